@@ -20,7 +20,6 @@ from analyzer.model.errors import InputError
 from analyzer.model.units import BoundedBytes, Range, format_bytes
 
 MIB = 1024**2  # bytes
-_KIB = 1024  # bytes
 
 # MiB that the driver reserves, by kind of memory, before CUDA reports a total: the middle of the
 # measured cards on Linux (GDDR 220 to 560, depending on the driver; with ECC 250 to 680 after the
@@ -103,7 +102,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     @property
     def l2_bytes(self) -> int:
         """L2 cache."""
-        return round(self.l2_kib * _KIB)
+        return round(self.l2_kib * 1024)
 
     @property
     def nominal_bytes(self) -> int:
@@ -253,21 +252,19 @@ def read_prices(path: Path) -> dict[Gpu, float]:
     return prices
 
 
-_MIB = 1024**2  # bytes
-
 # T4 115 to 302 MiB, V100 317, A100-40 352, A100-80 424, RTX 3090 286, H100 444, H200 527 (driver
 # 580). The card's total minus the free memory that TensorFlow's start-up lines in public logs imply.
 # TensorFlow computes its limit after the context exists, because ``cudaMemGetInfo`` needs one.
-_CUDA_CONTEXT = BoundedBytes(320 * _MIB, Range(115 * _MIB, 527 * _MIB))
+_CUDA_CONTEXT = BoundedBytes(320 * MIB, Range(115 * MIB, 527 * MIB))
 
 # The median of the 11 public logs of TensorFlow-ROCm since 2023, with the display (RX 6600 XT 120
 # MiB, RX 7600 272, RX 7900 XTX 548 to 612, MI210 1070, MI250X 1192 and 1428, RX 7800 XT 1225, RX 9060
 # XT 1286); 0 in older ones (RX 5700, RX 6700 XT, MI60).
-_HIP_CONTEXT = BoundedBytes(612 * _MIB, Range(0, 1428 * _MIB))
+_HIP_CONTEXT = BoundedBytes(612 * MIB, Range(0, 1428 * MIB))
 
 # cuBLAS, cuDNN and loaded kernels (100 to 1000 MiB): openxla/xprof issue 378 (RTX 3090, about 0.9 GiB
 # with all kernels loaded at once); less with CUDA's lazy loading.
-_LIBRARIES_BYTES = 500 * _MIB
+_LIBRARIES_BYTES = 500 * MIB
 
 
 def check_limit(
@@ -311,18 +308,18 @@ def system_reserve(
     On an AMD card TensorFlow reads the capability 0.0 (``se::CudaComputeCapability`` of ROCm).
     """
     if free_bytes < 2 << 30:
-        return 225 * _MIB
+        return 225 * MIB
     if tegra:
         return 1 << 30
 
-    return {6: 500, 7: 1050, 8: 1536}.get(max(compute_capability[0], 6), 1800) * _MIB
+    return {6: 500, 7: 1050, 8: 1536}.get(max(compute_capability[0], 6), 1800) * MIB
 
 
 # Most memory that a display, Windows or WSL takes, chosen by half of 106 public logs of GeForce and
 # TITAN cards ("Created device ... with N MB memory"). Of the others and 15 later ones, the range of
 # the limit contains 64 of 71; other programs on the card explain the rest (1.4 to 4.5 GiB).
 _DISPLAY_SHARE = 0.1
-_MOST_DISPLAY_BYTES = 1200 * _MIB
+_MOST_DISPLAY_BYTES = 1200 * MIB
 
 
 def usable_memory(gpu: Gpu) -> BoundedBytes:
@@ -331,7 +328,7 @@ def usable_memory(gpu: Gpu) -> BoundedBytes:
     The bounds allow for the total, which depends on the driver (T4: 14918 to 15110 MiB, RTX 4090 24081
     to 24217), more if it was never read from a card, and for a display on cards with such outputs.
     """
-    margin = 200 * _MIB if gpu.memory_source else 300 * _MIB
+    margin = 200 * MIB if gpu.memory_source else 300 * MIB
     total = gpu.memory_bytes
 
     has_display = any(word in gpu.name for word in ("GeForce", "TITAN", "RTX"))
@@ -364,7 +361,7 @@ def memory_limit(gpu: Gpu) -> BoundedBytes:
 def process_overhead(gpu: Gpu) -> int:
     """Return the bytes of one process outside the pool: context, libraries, cuBLAS' workspace."""
     is_hopper = gpu.compute_capability >= (9, 0)
-    workspace_bytes = 32 * _MIB if is_hopper else 8 * _MIB + (128 << 10)
+    workspace_bytes = 32 * MIB if is_hopper else 8 * MIB + (128 << 10)
 
     return _context(gpu).bytes + _LIBRARIES_BYTES + workspace_bytes
 

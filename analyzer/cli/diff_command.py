@@ -8,10 +8,10 @@ from typing import Annotated
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
+from analyzer.model.contract.capture_request import Progress
 from analyzer.model.errors import GrowthError, InputError
 from analyzer.report.actions import step_options
 from analyzer.report.diff_sections import Diff, allowed_growth, diff_document
-from analyzer.session.opening import Progress
 from analyzer.session.public_calls import diff as compare
 
 _Older = Annotated[

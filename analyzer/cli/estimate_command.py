@@ -30,7 +30,7 @@ from analyzer.simulated_card.card_environment import normalize_cards
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EstimateOptions:
     """Options that only ``estimate`` has."""
 
@@ -226,10 +226,9 @@ def _check_options(
 
     if capture.patch is not None:
         if spec.kind is not TargetKind.FILE:
-            hint = "Name the model in its file: train.py:build."
             raise InputError(
                 f"--patch cannot edit {spec.text}, which is no Python file.",
-                hint=hint,
+                hint="Name the model in its file: train.py:build.",
             )
 
         if capture.patch.is_file() or not capture.patch.parent.is_dir():

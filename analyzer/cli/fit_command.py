@@ -28,7 +28,7 @@ from analyzer.report.output_files import write_text
 from analyzer.simulated_card.card_environment import normalize_cards
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FitOptions:
     """Options that only ``fit`` has."""
 

@@ -27,7 +27,7 @@ from analyzer.report.untrusted import printable
 Writer = Callable[[Path], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PageOutputs:
     """Options of the outputs of an answer: a path, ``-`` for stdout, None for no output."""
 
@@ -67,7 +67,7 @@ class PageOutputs:
             print_answer(make_document(), quiet=self.quiet, is_verbose=self.verbose)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Outputs(PageOutputs):
     """Options of the outputs of a result."""
 
@@ -120,8 +120,7 @@ class Outputs(PageOutputs):
         is_stuck = not result.report.next_command or lacks_target(result.report)
         if is_stuck and result.folder is not None:
             command = name_command(result.report)
-            folder = str(result.folder)
-            words = ("analyze", command, folder, "--html", "report.html")
+            words = ("analyze", command, str(result.folder), "--html", "report.html")
             report = structs.replace(result.report, next_command=shlex.join(words))
             result = replace(result, report=report)
 
@@ -237,7 +236,7 @@ def print_answer(document: Document, *, quiet: bool, is_verbose: bool = False) -
             print_terminal(document, stdout.terminal(), is_verbose=is_verbose)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunPlace:
     """Options that choose the run folder."""
 

@@ -116,7 +116,7 @@ Verbose = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepFlags:
     """Options that define the step."""
 
@@ -173,7 +173,7 @@ class StepFlags:
         return CaptureOptions(**own, shapes=parse_shapes(self.shape or []), **others)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
     """Allocator settings for the replay."""
 

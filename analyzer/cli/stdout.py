@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
+from analyzer.model.contract.capture_request import Progress
 from analyzer.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ _DELAY_S = 2.0  # a command that ends sooner shows no bar
 
 
 @contextlib.contextmanager
-def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], None]]:
+def progress_bar(form: ProgressForm = "bar") -> Iterator[Progress]:
     """Show the stage and the completed share, 0 to 1, that the yielded function is called with."""
     if form == "lines":
         begin = time.monotonic()

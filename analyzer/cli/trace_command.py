@@ -49,7 +49,7 @@ _USAGE = 2  # exit status of a script that prints its usage (argparse, click)
 _OF_THE_CAPTURE = ("steps", "batch_size", "inter_op_threads", "device", "gpu")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TraceOptions:
     """Options that only ``trace`` has: of a capture, then of the reading of an existing trace."""
 
@@ -298,12 +298,11 @@ def _trace_step(
                 from analyzer.session.target_results import trace_target
 
                 save = not place.no_save
-                force = outputs.force
                 result = trace_target(
                     spec,
                     chosen,
                     folder,
-                    force=force,
+                    force=outputs.force,
                     save=save,
                     what_if=what_if,
                     progress=progress,

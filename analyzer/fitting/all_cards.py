@@ -13,7 +13,6 @@ from itertools import groupby
 
 from msgspec.structs import replace as replace_fields
 
-from analyzer.capture.process.launch import Progress
 from analyzer.cards import Gpu, all_gpus, memory_beside_pool, memory_limit
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer
 from analyzer.fitting.fit_target import (
@@ -26,7 +25,7 @@ from analyzer.fitting.size_answers import answer_sizes
 from analyzer.fitting.size_search import CardSearch
 from analyzer.fitting.step_access import StepAccess, open_accesses, run_at_once
 from analyzer.fitting.varied_size import choose_first_size
-from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
+from analyzer.model.contract.capture_request import CaptureOptions, Progress, TargetSpec
 
 Rows = list[CardAnswer]
 

@@ -167,10 +167,9 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
 def _explain_limit(answer: FitAnswer) -> str:
     limit = format_bytes(answer.limit_bytes + answer.beside_pool_bytes)
     if answer.beside_pool_bytes:
-        beside = format_bytes(answer.beside_pool_bytes)
         return (
             f"Of the {limit} that a process may use on {answer.card_name}, CUDA's context "
-            f"and libraries take {beside}."
+            f"and libraries take {format_bytes(answer.beside_pool_bytes)}."
         )
 
     if answer.limit_of == "given" and answer.card_name:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as replace_fields
 
-from analyzer.capture.process.launch import Progress
 from analyzer.capture.targets.target_spec import write_options
 from analyzer.cards import Gpu, memory_beside_pool, memory_limit
 from analyzer.fitting.fit_answer import FitAnswer, LimitOwner
@@ -20,7 +19,7 @@ from analyzer.fitting.size_answers import (
 from analyzer.fitting.size_search import SizeSearch
 from analyzer.fitting.step_access import StepAccess, access_target
 from analyzer.fitting.varied_size import Varied, apply_size, choose_first_size
-from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
+from analyzer.model.contract.capture_request import CaptureOptions, Progress, TargetSpec
 from analyzer.model.interrupts import Terminated
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.units import BoundedBytes
@@ -34,7 +33,7 @@ Keep = Callable[[FitAnswer], None]
 _SEARCH_SHARE = 0.8  # of the progress; the rest is for the remedies
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FitQuestion:
     """A question about a target."""
 

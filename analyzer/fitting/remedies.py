@@ -9,7 +9,6 @@ from pathlib import Path
 
 from msgspec.structs import replace as replace_fields
 
-from analyzer.capture.process.launch import Progress
 from analyzer.fitting.remedy_plans import (
     RECOMPUTING,
     RemedyPlan,
@@ -33,6 +32,7 @@ from analyzer.fitting.step_access import (
 )
 from analyzer.model.contract.capture_request import (
     CaptureOptions,
+    Progress,
     TargetKind,
     TargetSpec,
 )
@@ -53,7 +53,7 @@ _BY_HAND = "The change has to be made by hand, so that its saving is computed, n
 ALL = "all"  # stands for every remedy that may save memory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RemedyTrial:
     """A step, its options without remedies, and an optional limit to judge by."""
 

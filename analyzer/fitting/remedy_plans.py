@@ -41,7 +41,7 @@ _NAME = re.compile(r"[\w.-]+")
 Block = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ChainUnit:
     """Layers between two tensors that all later layers depend on."""
 
@@ -152,8 +152,7 @@ def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, s
         constant.add(name)
 
         for user in graph.users_of(name):
-            inputs = graph.ops[user].inputs
-            makers = {split_tensor(tensor)[0] for tensor in inputs}
+            makers = {split_tensor(tensor)[0] for tensor in graph.ops[user].inputs}
 
             if makers <= constant:
                 queue.append(user)

@@ -9,12 +9,11 @@ import shutil
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from analyzer.capture.process.launch import Progress
 from analyzer.fitting.fit_answer import SizePoint
 from analyzer.fitting.size_search import SizeSearch
 from analyzer.fitting.step_access import StepAccess, StepEstimate, estimate_step
 from analyzer.fitting.varied_size import Varied, apply_size
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions, Progress
 from analyzer.model.contract.child_messages import SizeRun
 from analyzer.model.contract.run_note import RunFile, StepConfig, read_run_file
 from analyzer.model.errors import (
@@ -47,7 +46,7 @@ _BY_SIZE = (FailureKind.OUT_OF_MEMORY, FailureKind.TOO_LARGE)
 _DEATHS = (FailureKind.CRASHED, FailureKind.OUT_OF_MEMORY)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepFacts:
     """What is known about the step beside its sizes."""
 

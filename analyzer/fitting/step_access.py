@@ -36,7 +36,7 @@ _Result = TypeVar("_Result")
 Capture = Callable[[CaptureOptions, Path], Path]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepAccess:
     """Ways to use the step of a target; None if not possible."""
 
@@ -153,7 +153,7 @@ def make_workplace() -> Iterator[Path]:
         yield Path(folder)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepEstimate:
     """The estimate of a step; ``need_high_bytes`` has a margin."""
 

@@ -169,7 +169,7 @@ class Range:
         return Range(low, high) if low <= high else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BoundedBytes:
     """A size with the range that contains it."""
 

@@ -103,8 +103,7 @@ def _take_note(process: Process, text: str) -> bool:
     elif match := find("free_at_start", text):
         log.free_at_start = parse_size(match["size"])
     elif match := find("large_allocation", text):
-        size_bytes = parse_count(match["bytes"])
-        log.large_allocation = max(log.large_allocation, size_bytes)
+        log.large_allocation = max(log.large_allocation, parse_count(match["bytes"]))
 
     return match is not None
 

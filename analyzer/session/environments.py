@@ -5,9 +5,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from analyzer.model.contract.capture_request import Progress
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.report.diff_sections import Diff
-from analyzer.session.opening import Progress
 from analyzer.session.public_calls import diff
 
 _PACKAGES = Path(__file__).parents[2]  # the folder of this package

@@ -12,7 +12,6 @@ from typing import Any
 
 from analyzer.capture.process.fork_servers import ForkServers
 from analyzer.capture.process.launch import (
-    Progress,
     capture,
     capture_live,
     capture_unrun,
@@ -23,6 +22,7 @@ from analyzer.model.contract.capture_request import (
     ASSUMPTIONS,
     CaptureKind,
     CaptureOptions,
+    Progress,
     TargetSpec,
 )
 from analyzer.model.contract.run_note import read_run_file

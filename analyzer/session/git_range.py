@@ -12,12 +12,11 @@ from msgspec import structs
 
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.cards import find_gpu
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions, Progress
 from analyzer.model.errors import AnalyzerError, InputError
 from analyzer.model.units import signed_bytes
 from analyzer.report.diff_sections import Diff, build_diff
 from analyzer.report.result import Result
-from analyzer.session.opening import Progress
 from analyzer.session.target_results import estimate_target
 
 

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from analyzer.model.contract.capture_request import NOTHING_ASKED, WhatIf
+from analyzer.model.contract.capture_request import (
+    NOTHING_ASKED,
+    Progress,
+    WhatIf,
+    report_nothing,
+)
 from analyzer.model.contract.report_file import HostRow, Kind, ReportFile
 from analyzer.model.contract.report_json import REPORT_JSON, read_saved_report
 from analyzer.model.contract.run_note import read_run_file
@@ -33,13 +38,6 @@ if TYPE_CHECKING:
     from analyzer.explain.analysis import Analysis
     from analyzer.model.recording.records import Recording
     from analyzer.tracing.parse.run_folder import RunNote
-
-# takes the stage and the share of the work done, 0 to 1
-Progress = Callable[[str, float], None]
-
-
-def report_nothing(stage: str, share: float) -> None:
-    """Ignore the progress."""
 
 
 def open_result(

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from analyzer.capture.process.run_folders import make_default_path
 from analyzer.capture.targets.target_spec import (
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from analyzer.report.diff_sections import Diff
 
 
+StrPath: TypeAlias = str | os.PathLike[str]
+
+
 def make_options(step: StepOptions) -> CaptureOptions:
     """Return the options of a capture; an omitted mapping is empty."""
     given: dict[str, Any] = dict(step)
@@ -53,14 +56,14 @@ def make_options(step: StepOptions) -> CaptureOptions:
     return CaptureOptions(**given)
 
 
-def _to_path(path: str | os.PathLike[str] | None) -> Path | None:
+def _to_path(path: StrPath | None) -> Path | None:
     return None if path is None else Path(path)
 
 
 def trace(
     target: Any,
     *,
-    out: str | os.PathLike[str] | None = None,
+    out: StrPath | None = None,
     force: bool = False,
     **step: Unpack[StepOptions],
 ) -> Result:
@@ -103,7 +106,7 @@ def trace(
 def estimate(
     target: Any,
     *,
-    out: str | os.PathLike[str] | None = None,
+    out: StrPath | None = None,
     force: bool = False,
     **step: Unpack[StepOptions],
 ) -> Result:
@@ -138,7 +141,7 @@ def estimate(
 
 
 def open_trace(
-    path: str | os.PathLike[str],
+    path: StrPath,
     *,
     host: str = "",
     allocator: str = "",
@@ -156,9 +159,7 @@ def open_trace(
     return open_hosts(Path(path), host=host, allocator=allocator)
 
 
-def diff(
-    a: str | os.PathLike[str] | Result, b: str | os.PathLike[str] | Result
-) -> Diff:
+def diff(a: StrPath | Result, b: StrPath | Result) -> Diff:
     """Compare the peaks of two steps: new, removed and grown tensors from ``a`` to ``b``.
 
     Each is a run folder, a logdir, an ``.xplane.pb`` or a result; a TraceError if it is not readable.
@@ -188,13 +189,13 @@ class Watched:
 
 @contextmanager
 def watch(
-    out: str | os.PathLike[str] | None = None,
+    out: StrPath | None = None,
     *,
     steps: int = SCRIPT_STEPS,
     warmup: int = SCRIPT_WARMUP_STEPS,
     name: str = "watch",
     force: bool = False,
-    on_oom: str | os.PathLike[str] | None = None,
+    on_oom: StrPath | None = None,
 ) -> Iterator[Watched]:
     """Find the training or inference steps in the block, trace a few, and explain them.
 
@@ -248,8 +249,8 @@ def callback_class() -> type[Any]:
 
 def begin_watch(
     watched: Watched,
-    out: str | os.PathLike[str] | None = None,
-    on_oom: str | os.PathLike[str] | None = None,
+    out: StrPath | None = None,
+    on_oom: StrPath | None = None,
     **options: Any,
 ) -> WatchBlock:
     """Watch steps until ``end_watch`` or out of memory; arguments as for ``watch``."""

@@ -13,9 +13,11 @@ from analyzer.model.contract import report_json
 from analyzer.model.contract.capture_request import (
     NOTHING_ASKED,
     CaptureOptions,
+    Progress,
     TargetSpec,
     WatchRequest,
     WhatIf,
+    report_nothing,
 )
 from analyzer.model.contract.report_file import Kind
 from analyzer.model.contract.run_note import read_run_file
@@ -25,12 +27,7 @@ from analyzer.model.machine import create_cache_folder
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.estimate_captures import capture_target
-from analyzer.session.opening import (
-    Progress,
-    open_estimate,
-    open_result,
-    report_nothing,
-)
+from analyzer.session.opening import open_estimate, open_result
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 

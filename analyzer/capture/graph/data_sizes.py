@@ -135,10 +135,9 @@ class SizedGraph:
 
     def _is_contradicted(self, name: str, specs: tuple[TensorSpec, ...]) -> bool:
         """Return whether an op's known shapes are lost: its inputs contradict each other."""
-        known = self.outputs[name]
         return any(
             now.shape is None and before.shape is not None
-            for now, before in zip(specs, known, strict=True)
+            for now, before in zip(specs, self.outputs[name], strict=True)
         )
 
     def _learn(

@@ -28,7 +28,7 @@ from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
 from analyzer.cards import Gpu, find_gpu
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions, Progress
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.run_note import DataSize, DeviceNote
 from analyzer.model.errors import TargetError
@@ -41,7 +41,7 @@ _NO_XLA = "Without a run, a step that XLA compiles cannot be estimated."
 
 def capture_unrun_step(
     make: Callable[[], Program],
-    report: Callable[[str, float], None],
+    report: Progress,
     options: CaptureOptions,
 ) -> Captured:
     """Build the step, trace it, and return the graph that would run.
@@ -72,7 +72,7 @@ def capture_unrun_step(
 
 def capture_graph(
     make: Callable[[], Program],
-    report: Callable[[str, float], None],
+    report: Progress,
     options: CaptureOptions,
     *,
     unbacked: bool = False,

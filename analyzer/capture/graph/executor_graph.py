@@ -77,9 +77,7 @@ def read_step(
         sizes += sized.sizes.values()
 
     ops = []
-    sources = find_sources(function.graph)
-
-    for op in read_executed_ops(partitions, outputs, sources):
+    for op in read_executed_ops(partitions, outputs, find_sources(function.graph)):
         attrs = {**op.attrs, **_describe_argument(op, given)}
         ops.append(replace(op, attrs=attrs))
 

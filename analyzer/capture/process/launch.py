@@ -33,8 +33,10 @@ from analyzer.model.contract.capture_request import (
     CaptureKind,
     CaptureOptions,
     CaptureRequest,
+    Progress,
     TargetKind,
     TargetSpec,
+    report_nothing,
 )
 from analyzer.model.contract.child_messages import (
     CaptureDone,
@@ -61,9 +63,6 @@ if TYPE_CHECKING:
 SIZES_PIPE = ".sizes"  # in the run folder: sizes to run, one a line
 _INTERRUPTED = "Interrupted; no run was written."
 _PARTING_S = 10.0  # for the user's exit handlers after the last message
-
-# called with the stage and the share done, 0 to 1
-Progress = Callable[[str, float], None]
 
 # Takes the answer for a size and returns the next size, or None.
 NextSize = Callable[[SizeRun], int | None]
@@ -308,7 +307,7 @@ def capture_live(
         def run(make: Callable[[], Program], folder: Path) -> Captured:
             steps = options.step_count
             with profiling(folder):
-                return run_steps(make, steps, _report_nothing, own_process=False)
+                return run_steps(make, steps, report_nothing, own_process=False)
 
         return _capture_here(target, options, out, run, force=force)
 
@@ -327,7 +326,7 @@ def capture_live(
                 path=str(path),
             )
 
-            return capture(file, options, out, force=force, progress=_report_nothing)
+            return capture(file, options, out, force=force, progress=report_nothing)
 
     if options.gpu:
         raise TargetError(
@@ -342,10 +341,6 @@ def capture_live(
     )
 
 
-def _report_nothing(stage: str, share: float) -> None:
-    """Ignore the progress of a capture."""
-
-
 def capture_unrun(
     target: Any,
     options: CaptureOptions,
@@ -358,7 +353,7 @@ def capture_unrun(
     from analyzer.capture.graph.estimate_capture import capture_graph
 
     def run(make: Callable[[], Program], folder: Path) -> Captured:
-        return capture_graph(make, _report_nothing, options)
+        return capture_graph(make, report_nothing, options)
 
     return _capture_here(target, options, out, run, force=force)
 

@@ -76,8 +76,7 @@ def _read_uuid(number: int) -> str:
     """Return a card's UUID as NVML writes it; empty if unknown."""
     raw = (ctypes.c_ubyte * _UUID_BYTES)()
     with contextlib.suppress(OSError):
-        driver = ctypes.CDLL("libcuda.so.1")
-        if not driver.cuDeviceGetUuid(raw, ctypes.c_int(number)):
+        if not ctypes.CDLL("libcuda.so.1").cuDeviceGetUuid(raw, ctypes.c_int(number)):
             return f"GPU-{uuid.UUID(bytes=bytes(raw))}"
 
     return ""

@@ -28,16 +28,15 @@ HOST = "/device:CPU:0"
 # Op types whose value the executor has without a kernel of the card; a finite number is assumed.
 _IN_HOST_MEMORY = frozenset(
     (
-        *(
-            "Const",
-            "Shape",
-            "ShapeN",
-            "Size",
-            "Rank",
-            "VariableShape",
-            "TensorListLength",
-        ),
-        *("IsFinite", "VarIsInitializedOp"),
+        "Const",
+        "Shape",
+        "ShapeN",
+        "Size",
+        "Rank",
+        "VariableShape",
+        "TensorListLength",
+        "IsFinite",
+        "VarIsInitializedOp",
     )
 )
 

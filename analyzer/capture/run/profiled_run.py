@@ -36,6 +36,7 @@ from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.host_setup import collect_setup_values
 from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
+from analyzer.model.contract.capture_request import Progress
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.run_note import STEP_WITH_ALL, StepConfig
 from analyzer.model.errors import FailureKind, InputError, TargetError
@@ -84,7 +85,7 @@ def profiling(logdir: Path) -> Iterator[Callable[[], None]]:
 def run_steps(
     make: Callable[[], Program],
     steps: int,
-    report: Callable[[str, float], None],
+    report: Progress,
     *,
     end_trace: Callable[[], None] = lambda: None,
     own_process: bool = True,
@@ -175,7 +176,7 @@ def _build_optimizers(program: Program) -> None:
 def _run(
     state: Capturing,
     partitions: list[Any] | None,
-    report: Callable[[str, float], None],
+    report: Progress,
     end_trace: Callable[[], None],
     *,
     own_process: bool,

@@ -27,7 +27,7 @@ from analyzer.capture.run.host_values import (
     select_all_or_none,
 )
 from analyzer.capture.run.source_frames import find_own_line
-from analyzer.capture.run.wrapped_calls import wrap_calls
+from analyzer.capture.run.wrapped_calls import Arguments, wrap_calls
 from analyzer.capture.targets.host_setup import SetupValues
 
 _READS = {
@@ -127,7 +127,7 @@ class ProgramValues:
         self,
         own: Any,
         run: Callable[..., Any],
-        args: tuple[Any, ...],
+        args: Arguments,
         count: int,
     ) -> Any:
         """Return an integer of the card with its value, if the host has all inputs of its op.
@@ -159,7 +159,7 @@ class ProgramValues:
         context: Any,
         op_type: str,
         inputs: list[Any],
-        attributes: tuple[Any, ...],
+        attributes: Arguments,
     ) -> Any:
         """Return results of true or assumed sizes on the card; None if they are too large."""
         given = list(inputs)
@@ -186,7 +186,7 @@ class ProgramValues:
         op_type: str,
         tensor: Any,
         place: int,
-        attributes: tuple[Any, ...],
+        attributes: Arguments,
     ) -> Any:
         """Return an input with which an op selects everything or nothing; None if there is none."""
         if is_too_large(tensor):

@@ -4,8 +4,10 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 from unittest.mock import patch
+
+Arguments: TypeAlias = tuple[Any, ...]  # of a call
 
 
 @contextlib.contextmanager

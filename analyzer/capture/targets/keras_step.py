@@ -1,6 +1,8 @@
 """Make the training or inference step of a Keras model, compiling the model if needed."""
 
-import dis
+import ast
+import inspect
+import textwrap
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
@@ -261,24 +263,23 @@ def _make_data(model: Any, inputs: Any, outputs: Any) -> Any:
 
 def _count_parts(train_step: Any) -> int:
     """Return how many parts of its data a custom train_step unpacks or indexes; 0 if unknown."""
-    code = getattr(train_step, "__code__", None)
-    if code is None or code.co_argcount < 2:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(train_step)))
+        _, data, *_ = inspect.signature(train_step).parameters
+    except (OSError, TypeError, ValueError, SyntaxError):
         return 0
 
-    data = code.co_varnames[1]
-    lines = list(dis.get_instructions(code))
-    count = 0
+    counts = [0]
 
-    for first, second, third in zip(lines, lines[1:], lines[2:], strict=False):
-        is_data = first.opname.startswith("LOAD_FAST") and first.argval == data
-        if is_data and second.opname == "UNPACK_SEQUENCE":
-            count = max(count, int(second.arg or 0))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Tuple(parts)], value=ast.Name(name)):
+                counts += [len(parts)] * (name == data)
+            case ast.Subscript(ast.Name(name), ast.Constant(int(index))):
+                counts += [index + 1] * (name == data)
 
-        is_index = isinstance(second.argval, int) and third.opname == "BINARY_SUBSCR"
-        if is_data and is_index:
-            count = max(count, second.argval + 1)
-
-    return count if count <= _MOST_PARTS else 0
+    most = max(counts)
+    return most if most <= _MOST_PARTS else 0
 
 
 def _build_output_specs(model: Any, inputs: Any) -> Any:

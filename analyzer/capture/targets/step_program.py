@@ -213,12 +213,11 @@ def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:
             hint="Leave out --jit/--no-jit.",
         )
 
-    options = get_function_options(function)
     rebuilt = tf.function(
         python_function,
         input_signature=function.input_signature,
         jit_compile=jit,
-        **options,
+        **get_function_options(function),
     )
 
     vars(rebuilt).update(

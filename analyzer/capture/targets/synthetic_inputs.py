@@ -38,7 +38,7 @@ _USUAL_SIZE = 128  # of an open axis, in a hint
 _LONGEST_COPY = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BatchPart:
     """One input, label or weight of a synthetic batch.
 

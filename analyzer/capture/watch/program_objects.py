@@ -18,6 +18,7 @@ from analyzer.capture.private_names import (
 )
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.source_frames import shorten_path
+from analyzer.capture.run.wrapped_calls import Arguments
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.host_containers import count_host_bytes
 from analyzer.capture.watch.user_lines import (
@@ -56,7 +57,7 @@ class ProgramObjects:
         self,
         kind: Literal["shuffle", "cache", "prefetch"],
         _: Any,
-        args: tuple[Any, ...],
+        args: Arguments,
         frame: FrameType | None,
     ) -> None:
         """Note a stage that the user's own code made, except a cache in a file."""
@@ -137,7 +138,7 @@ class ProgramObjects:
 
         return rows
 
-    def add_model(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
+    def add_model(self, _: Any, args: Arguments, frame: FrameType | None) -> None:
         """Note a Keras model by the user's line that made it, except the inner model of another."""
         while frame is not None:
             code = frame.f_code

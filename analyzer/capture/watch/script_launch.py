@@ -53,7 +53,7 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 _FROM_KERNEL = 0x80  # SI_KERNEL: from the terminal, which also signals the child
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ScriptEnd:
     """How a script ended, with a shell's exit status."""
 

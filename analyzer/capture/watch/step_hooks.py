@@ -21,13 +21,13 @@ from analyzer.capture.private_names import (
     keras_trainer,
     profiler_v2,
 )
-from analyzer.capture.run.wrapped_calls import wrap_calls
+from analyzer.capture.run.wrapped_calls import Arguments, wrap_calls
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.watcher import Watcher
 
     # Called with the result and the arguments of a call, and the frame that called.
-    Report = Callable[[Any, tuple[Any, ...], FrameType | None], object]
+    Report = Callable[[Any, Arguments, FrameType | None], object]
 
 
 class Hooks:
@@ -88,7 +88,7 @@ class Hooks:
     def _note_tape(
         self,
         _: Any,
-        args: tuple[Any, ...],
+        args: Arguments,
         frame: FrameType | None,
     ) -> None:
         self._watcher.reset_tape(None, args, frame)

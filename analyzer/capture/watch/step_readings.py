@@ -97,8 +97,7 @@ class StepReadings:
         values = []
         for device in self._devices:
             try:
-                statistics = tf.config.experimental.get_memory_info(device)
-                values.append(statistics[name])
+                values.append(tf.config.experimental.get_memory_info(device)[name])
             except (ValueError, tf.errors.OpError):
                 values.append(0)
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from analyzer.capture.graph.plain_graphs import collect_graphs, find_op_line
 from analyzer.capture.private_names import list_concrete_functions
 from analyzer.capture.run.source_frames import shorten_path
+from analyzer.capture.run.wrapped_calls import Arguments
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.user_lines import find_calling_line, get_code
 from analyzer.model.contract.run_note import (
@@ -74,7 +75,7 @@ class FunctionRecord:
     def add_traces(
         self,
         step: int,
-        args: tuple[Any, ...],
+        args: Arguments,
         kwargs: dict[str, Any],
         count: int,
     ) -> None:
@@ -229,7 +230,7 @@ def takes_gradients(function: Any) -> bool:
 
 def _describe_arguments(
     code: CodeType | None,
-    args: tuple[Any, ...],
+    args: Arguments,
     kwargs: dict[str, Any],
 ) -> dict[str, _Argument]:
     """Return each leaf of a call's arguments, by name."""

@@ -24,6 +24,7 @@ import tensorflow as tf
 from analyzer.capture.private_names import collect_executed_graphs
 from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.step_capture import describe_failure
+from analyzer.capture.run.wrapped_calls import Arguments
 from analyzer.capture.targets.step_program import find_batch_size
 from analyzer.capture.watch.held_tensors import GrowthCheck, find_held_objects
 from analyzer.capture.watch.holder_search import HolderSearch
@@ -184,7 +185,7 @@ class Watcher:
         self,
         call: Callable[..., Any],
         function: Any,
-        args: tuple[Any, ...],
+        args: Arguments,
         kwargs: dict[str, Any],
     ) -> Any:
         """Call a ``tf.function`` as ``call(function, *args, **kwargs)``, and count it as a step."""
@@ -207,7 +208,7 @@ class Watcher:
     def _note_call(
         self,
         function: Any,
-        args: tuple[Any, ...],
+        args: Arguments,
         kwargs: dict[str, Any],
         traces: int,
         gradients: int,
@@ -233,7 +234,7 @@ class Watcher:
         self,
         call: Callable[..., Any],
         owner: Any,
-        args: tuple[Any, ...],
+        args: Arguments,
         kwargs: dict[str, Any],
     ) -> Any:
         """Call an optimizer eagerly, and count it as a step or as the end of a micro-batch."""
@@ -243,7 +244,7 @@ class Watcher:
 
         return result
 
-    def note_gradient(self, _: Any, args: tuple[Any, ...], __: Any) -> None:
+    def note_gradient(self, _: Any, args: Arguments, __: Any) -> None:
         """Note eager gradients, which end a step of a program without an optimizer."""
         self.objects.note_gradient(args[0])
         self.gradients.pending = True
@@ -343,10 +344,9 @@ class Watcher:
     def _check_growth(self, *, is_last: bool = False) -> None:
         if self._growth is not None:
             steps = self._candidates.steps
-            in_use_bytes = self.readings.last_bytes
             self._growth.look(
                 steps,
-                in_use_bytes,
+                self.readings.last_bytes,
                 inspect.currentframe(),
                 is_last=is_last,
             )

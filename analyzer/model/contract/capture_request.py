@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias, TypedDict
@@ -18,6 +18,9 @@ from analyzer.model.tables import read_table
 # several sizes and answer for each whether it ran.
 CaptureKind: TypeAlias = Literal["run", "static", "sizes"]
 
+# Takes the stage of a work and the share done, 0 to 1.
+Progress: TypeAlias = Callable[[str, float], None]
+
 DEFAULT_STEPS = 3  # traced steps of a model
 BATCH_SIZE = 32  # examples in a batch if neither the user nor the target says
 # traced; without the first and the last, two pairs of neighbours remain
@@ -25,6 +28,10 @@ SCRIPT_STEPS = 5
 
 # Steps of a script before the traced ones: functions are traced, slots made, iterators filled.
 SCRIPT_WARMUP_STEPS = 3
+
+
+def report_nothing(stage: str, share: float) -> None:
+    """Ignore the progress."""
 
 
 class TargetKind(Choice):
@@ -89,7 +96,7 @@ class StepOptions(TypedDict, total=False):
     assume: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CaptureOptions:
     """How the step is built and run; None or an empty value means the default."""
 
@@ -129,7 +136,7 @@ class CaptureOptions:
         return BATCH_SIZE if self.batch_size is None else self.batch_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CaptureRequest:
     """A request to capture one target into a run folder that is made in ``folder``."""
 
@@ -139,7 +146,7 @@ class CaptureRequest:
     kind: CaptureKind = "run"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WatchRequest:
     """A request to run a script or a module and trace its own steps, into ``folder``."""
 
@@ -172,7 +179,7 @@ WORKSPACE, PRODUCT_WORKSPACE, RECURRENT_RESERVE, BATCH_NORM_RESERVE, CONTEXT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WhatIf:
     """Allocator settings for a replay; None keeps the recording's setting."""
 

@@ -77,7 +77,7 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return f"[{','.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Op:
     """One node of the executed graph, in which nested functions are inlined."""
 

@@ -415,7 +415,7 @@ class Severity(Choice):
     INFO = "info"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One finding about a step."""
 

@@ -38,7 +38,7 @@ _Row = TypeVar("_Row")
 _Rows = Annotated[tuple[_Row, ...], Meta(max_length=MOST_ROWS)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Reading:
     """Memory in use after one step."""
 
@@ -104,7 +104,7 @@ class TracedFunction(Struct, frozen=True, kw_only=True):
     is_keras: bool = False  # whether it is Keras' own loop, such as ``model.fit``
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LargeConstant:
     """Data that stays in memory until the program ends."""
 
@@ -155,7 +155,7 @@ class FailedStep(Struct, frozen=True, kw_only=True):
     held: _Rows[HeldTensors] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WatchNote:
     """All observations of one program."""
 
@@ -198,7 +198,7 @@ DAMAGED = (
 Mode = Literal["train", "infer", "generate", ""]  # empty if unknown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepConfig:
     """How the step is built and run; empty or None if unknown."""
 
@@ -222,7 +222,7 @@ class StepConfig:
         return self.mode in ("infer", "generate")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class VariableNote:
     """One variable of the step."""
 
@@ -262,7 +262,7 @@ class DataSize(Struct, frozen=True, kw_only=True):
     basis: Literal["inputs", "told", "most"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CompiledFunction:
     """A function of the step that XLA compiles, and its files."""
 
@@ -273,7 +273,7 @@ class CompiledFunction:
     compilations: Count = 0  # in the run; 0 if nothing ran
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DeviceNote:
     """The device of the step; ``id`` is the name of a simulated card in the card table."""
 
@@ -282,7 +282,7 @@ class DeviceNote:
     id: Name = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ThreadsNote:
     """The number of ops that run at once."""
 
@@ -298,7 +298,7 @@ class TargetNote(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     trace: Text = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Failure:
     """How a step failed."""
 
@@ -336,7 +336,7 @@ class SimulatedCardNote(Struct, frozen=True, kw_only=True):
         return 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunFile:
     """The content of ``run.json``."""
 

@@ -53,6 +53,7 @@ _ACCUMULATOR = "accumulator"
 # limit of the depth of scopes and of inlined callers; Keras' have about ten
 _DEEPEST = 256
 
+Label = tuple[Category, str]  # category and role of a buffer
 Owner = tuple[str, str]  # kind and path of the object that opened a scope
 
 
@@ -387,7 +388,7 @@ def describe_value(
     is_kept: bool = False,
     is_alive: bool = False,
     is_activation: bool = False,
-) -> tuple[Category, str]:
+) -> Label:
     """Return the category and the role of a value that an op of a phase computes.
 
     ``infers`` says that the step has no backward pass, ``is_kept`` that the backward pass reads the

@@ -28,7 +28,7 @@ COPY = "_Recv"  # op type of a copy from the host to the card
 COPY_BACK = "_HostRecv"  # op type of a copy from the card to the host
 
 # Element types that lie in host memory, except outputs of ``_DEVICE_INT32`` ops.
-HOST_TYPES = frozenset({"int32", "resource", "variant", "string", ""})
+_HOST_TYPES = frozenset({"int32", "resource", "variant", "string", ""})
 
 _TABLES = read_op_types("model/graph/graph_op_types.toml")
 _HOST_ONLY = _TABLES["types"]["host_only"]
@@ -61,11 +61,11 @@ def is_output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -
     if runs_on_host(op) or op.type in _SHAPES or op.type == COPY_BACK:
         return True
     if op.type in _COMPARISONS:
-        return bool(inputs) and inputs[0] is not None and inputs[0].dtype in HOST_TYPES
+        return bool(inputs) and inputs[0] is not None and inputs[0].dtype in _HOST_TYPES
 
     is_on_card = dtype == "int32" and (op.type in _DEVICE_INT32 or op.type == COPY)
 
-    return dtype in HOST_TYPES and not is_on_card
+    return dtype in _HOST_TYPES and not is_on_card
 
 
 def is_input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
@@ -82,7 +82,7 @@ def is_input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) ->
         return index not in _DEVICE_INT32_INPUTS.get(op.type, ())
 
     # The caller copies a result of the step if necessary.
-    return spec.dtype in HOST_TYPES or op.type in RESULT_TYPES
+    return spec.dtype in _HOST_TYPES or op.type in RESULT_TYPES
 
 
 def place_by_handles(ops: Sequence[Op]) -> list[Op]:

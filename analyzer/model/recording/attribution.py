@@ -27,6 +27,7 @@ from analyzer.model.graph.buffer_sharing import (
 )
 from analyzer.model.graph.graph_index import (
     GraphIndex,
+    Label,
     Phase,
     describe_value,
     find_gradient_ops,
@@ -201,7 +202,7 @@ class _Values:
         *,
         on_card: bool,
         is_alive: bool,
-    ) -> tuple[Category, str]:
+    ) -> Label:
         """Return the category and the role of a buffer that an op requested.
 
         ``tensor`` is the output that it holds, empty for none; ``is_alive`` says whether it is alive
@@ -231,7 +232,7 @@ class _Values:
         region: str,
         *,
         on_card: bool,
-    ) -> tuple[Category, str] | None:
+    ) -> Label | None:
         """Return the category and the role that follow from the op's type; None for most types."""
         structure = self._structure
         is_convolution = op.type in CONVOLUTIONS
@@ -276,7 +277,7 @@ class _Values:
         region: str,
         *,
         is_alive: bool,
-    ) -> tuple[Category, str]:
+    ) -> Label:
         """Return the category and the role of an output, by its phase and its readers."""
         structure = self._structure
         phase = structure.phases[op.name]
@@ -329,8 +330,7 @@ class _Values:
 
 
 def _describe_scratch(op: Op, phase: Phase) -> str:
-    is_list = op.type.startswith("TensorList")
-    if is_list:
+    if op.type.startswith("TensorList"):
         return "element of a tensor list"
 
     return f"{phase} scratch"

@@ -37,7 +37,6 @@ from analyzer.model.contract.run_note import (
     TargetNote,
     WatchNote,
 )
-from analyzer.model.errors import AccountingError
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.tables import read_table
 from analyzer.model.units import times
@@ -87,29 +86,20 @@ def _read_columns(table: str) -> dict[str, str]:
 EVENTS = _read_columns("events")
 ALLOCATIONS = _read_columns("allocations")
 
-# Columns that a table may lack if no row is part of another.
-_OPTIONAL = frozenset({"part_of", "instruction"})
-
 
 def conform(table: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
-    """Return ``table`` with exactly these columns and dtypes, in this order."""
-    missing = [name for name in columns if name not in table]
-    if wrong := set(missing) - _OPTIONAL:
-        raise AccountingError(f"the table lacks the columns {', '.join(sorted(wrong))}")
+    """Return ``table`` with exactly these columns and dtypes; missing texts become empty."""
+    found = {}
 
-    absent = {name: "" if columns[name] == "category" else pd.NA for name in missing}
-    if absent:
-        table = table.assign(**absent)
+    for name, dtype in columns.items():
+        column = table[name] if name in table else pd.Series(pd.NA, table.index)
 
-    fits = {name: str(table[name].dtype) == dtype for name, dtype in columns.items()}
+        if str(column.dtype) != dtype and dtype == "category":
+            column = column.astype(object).fillna("")
 
-    return pd.DataFrame(
-        {
-            name: table[name] if fits[name] else table[name].astype(dtype)
-            for name, dtype in columns.items()
-        },
-        copy=False,
-    )
+        found[name] = column.astype(dtype)
+
+    return pd.DataFrame(found, copy=False)
 
 
 class TextNumbers:
@@ -140,7 +130,7 @@ def text_category(numbers: npt.NDArray[Any], texts: list[str]) -> pd.Categorical
     return pd.Categorical.from_codes(codes[numbers], categories)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """One step."""
 

@@ -18,7 +18,7 @@ from analyzer.model.recording.records import IDLE_ROLE, Recording, Step
 Instants = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Timeline:
     """Live bytes of one allocator, shape ``(events + 1,)``: entry ``i + 1`` is instant ``i``."""
 
@@ -32,7 +32,7 @@ class Timeline:
         return int(self.requested[instant + 1]), int(self.allocated[instant + 1])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Peak:
     """The maximum of requested and of allocated bytes in a range of instants."""
 
@@ -282,6 +282,4 @@ def find_steps_of_births(
     # An instant that belongs to two steps counts for the later one.
     place = np.searchsorted(first, born, side="right") - 1
     outside = (place < 0) | (born > last[place])
-    result = index[place]
-
-    return pd.arrays.IntegerArray(np.where(outside, 0, result), outside)
+    return pd.arrays.IntegerArray(np.where(outside, 0, index[place]), outside)

@@ -34,7 +34,7 @@ MAX_REQUEST_BYTES = 1 << 44
 NOWHERE = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sequence:
     """Operations on buffers, in order. Arrays are int64; buffers are numbered from 0."""
 
@@ -223,7 +223,7 @@ def _choose_rows(allocations: pd.DataFrame, allocator: str | None) -> Table:
     return rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Replay:
     """The result of a replay. Columns have one entry for each operation done."""
 
@@ -334,6 +334,15 @@ def replay(
         pool_bytes=pool,
         largest_free_bytes=largest,
     )
+
+
+def replay_whole(sequence: Sequence, options: BfcOptions) -> Replay:
+    """Run a sequence through an allocator; without a limit if it does not fit."""
+    result = replay(sequence, options)
+    if result.failure is None:
+        return result
+
+    return replay(sequence, options.unlimited())
 
 
 def fits(sequence: Sequence, options: BfcOptions) -> bool:

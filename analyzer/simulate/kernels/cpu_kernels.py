@@ -104,21 +104,14 @@ _TYPES = read_op_types("simulate/kernels/op_types.toml")["types"]
 
 # Op types whose kernel usually has the same effect on a card.
 SAME_ON_CARDS = frozenset(_LIST_RULES).union(
-    *map(
-        _TYPES.__getitem__,
-        ("aliases", "allocating_anywhere", "binary", "constant", "gathers"),
-    ),
-    *map(_TYPES.__getitem__, ("in_place", "nothing", "scatters", "unary")),
+    *map(_TYPES.__getitem__, ("aliases", "allocating_anywhere", "binary", "constant")),
+    *map(_TYPES.__getitem__, ("in_part", "in_place", "nothing", "unary")),
 )
 
 
 def plan(call: Call) -> MemoryPlan:
     """Return the memory plan of one run of the op's CPU kernel."""
-    rule = _RULES.get(call.op.type)
-    if rule is None:
-        return plan_unknown(call)
-
-    return rule(call)
+    return _RULES.get(call.op.type, plan_unknown)(call)
 
 
 def plan_unknown(call: Call) -> MemoryPlan:
@@ -131,11 +124,6 @@ def _forward_any(*inputs: int) -> Rule:
     return lambda call: plan_forward(call, inputs)
 
 
-def _use_variable(access: VariableAccess) -> Rule:
-    """Return the rule of a kernel that allocates its outputs, if any, and uses a variable so."""
-    return lambda call: MemoryPlan(outputs=allocate_all(call), variable=access)
-
-
 def _forward_tensor(use: ListUse, call: Call) -> MemoryPlan:
     """Forward any input (``AddNOp``, ``ZerosLikeOp``); apply ``use`` if the input is a list."""
     if call.op.outputs and call.op.outputs[0].dtype == "variant":
@@ -144,19 +132,10 @@ def _forward_tensor(use: ListUse, call: Call) -> MemoryPlan:
     return plan_forward(call, range(len(call.inputs)))
 
 
-# Forward either value that has the size of the result, broadcast or not (``SelectV2Op``).
-plan_select = _forward_any(1, 2)
-
-
 def _plan_merge(call: Call) -> MemoryPlan:
-    """Pass on the input that arrived; allocate its index only if it is used (``MergeOp``)."""
+    """Pass on the input that arrived; allocate its index (``MergeOp``)."""
     arrived = Output(Way.ALIAS, inputs=tuple(range(len(call.inputs))))
-    if len(call.op.outputs) == 1:
-        return MemoryPlan(outputs=(arrived,))
-
-    return MemoryPlan(
-        outputs=(arrived, NO_BUFFER if 1 in call.unused else allocate(call, 1))
-    )
+    return MemoryPlan(outputs=(arrived, *allocate_all(call)[1:]))
 
 
 def _plan_cross_entropy(call: Call) -> MemoryPlan:
@@ -168,14 +147,6 @@ def _plan_cross_entropy(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=outputs, before_bytes=(call.size(0),))
 
 
-def _plan_onednn_convolution(call: Call) -> MemoryPlan:
-    """Allocate the output; forward the addend of a fused ``Add`` (``MklFusedConvOp``)."""
-    if "Add" in (call.attr("fused_ops") or []):
-        return plan_forward(call, (len(call.inputs) - 1,))
-
-    return plan_allocation(call)
-
-
 _RULES = _LIST_RULES | assign_rules(
     _TYPES,
     aliases=lambda call: MemoryPlan(
@@ -184,11 +155,13 @@ _RULES = _LIST_RULES | assign_rules(
     unary=_forward_any(0),
     binary=_forward_any(0, 1),
     **dict.fromkeys(
-        ("allocating_anywhere", "allocating", "onednn_allocating"),
+        ("allocating_anywhere", "allocating", "onednn_allocating", "in_part"),
         plan_allocation,
     ),
-    in_place=_use_variable(VariableAccess.UPDATE),
-    **dict.fromkeys(("scatters", "gathers"), _use_variable(VariableAccess.IN_PART)),
+    in_place=lambda call: MemoryPlan(
+        outputs=allocate_all(call),
+        variable=VariableAccess.UPDATE,
+    ),
     **dict.fromkeys(
         ("nothing", "constant"),
         lambda call: MemoryPlan(outputs=(NO_BUFFER,) * len(call.op.outputs)),
@@ -197,7 +170,8 @@ _RULES = _LIST_RULES | assign_rules(
         plan_alias() if len(call.inputs) == 1 else _forward_tensor(ListUse.ADD, call)
     ),
     zeros=lambda call: _forward_tensor(ListUse.ZEROS, call),
-    select=plan_select,
+    # Either value that has the size of the result, broadcast or not (``SelectV2Op``).
+    select=_forward_any(1, 2),
     switch=lambda call: MemoryPlan(outputs=(alias(),) * len(call.op.outputs)),
     merge=_plan_merge,
     cross_entropy=_plan_cross_entropy,
@@ -206,8 +180,6 @@ _RULES = _LIST_RULES | assign_rules(
         variable=VariableAccess.READ,
     ),
     assign=lambda _: MemoryPlan(variable=VariableAccess.ASSIGN, value=1),
-    onednn_convolution=_plan_onednn_convolution,
-    onednn_softmax=_forward_any(0),
 )
 
 

@@ -15,7 +15,6 @@ from functools import partial
 from analyzer.cards import Gpu
 from analyzer.model.contract.graph_note import Op, read_op_types
 from analyzer.model.graph.host_copies import (
-    HOST_TYPES,
     VARIABLES_ON_HOST,
     is_output_on_host,
     runs_on_host,
@@ -27,7 +26,6 @@ from analyzer.simulate.kernels.op_call import (
     ELSEWHERE,
     Call,
     KernelDevice,
-    ListUse,
     MemoryPlan,
     Rule,
     Way,
@@ -78,40 +76,13 @@ def _plan_on_card(rules: Mapping[str, Rule], call: Call) -> MemoryPlan:
 
     default = cpu.plan if op.type in _AS_ON_CPU else cpu.plan_unknown
     plan = rules.get(op.type, default)(call)
-    if plan.lists is not ListUse.NO:
-        return _without_host_elements(plan, call)
-
-    away = []
-    for index in range(len(plan.outputs)):
-        away.append(is_output_on_host(op, index, call.inputs))
-
-    if away and all(away):
-        plan = replace(
-            plan,
-            before_bytes=(),
-            after_bytes=(),
-            modelled=True,
-        )
-
     outputs = []
-    for output, is_away in zip(plan.outputs, away, strict=True):
-        is_shared = output.way is Way.ALIAS
-        outputs.append(ELSEWHERE if is_away and not is_shared else output)
+    for index, output in enumerate(plan.outputs):
+        is_away = is_output_on_host(op, index, call.inputs)
+        outputs.append(ELSEWHERE if is_away and output.way is not Way.ALIAS else output)
 
-    return replace(plan, outputs=tuple(outputs))
-
-
-def _without_host_elements(plan: MemoryPlan, call: Call) -> MemoryPlan:
-    """Return the plan of a list's kernel without the list and without elements in host memory."""
-    specs = call.op.outputs
-    if (call.dtype(0) or specs[0].dtype) in HOST_TYPES:
-        plan = replace(plan, rows_bytes=())
-
-    outputs = []
-    for output, spec in zip(plan.outputs, specs, strict=True):
-        outputs.append(ELSEWHERE if spec.dtype in HOST_TYPES else output)
-
-    return replace(plan, outputs=tuple(outputs))
+    is_known = plan.modelled or set(outputs) == {ELSEWHERE}
+    return replace(plan, outputs=tuple(outputs), modelled=is_known)
 
 
 def _plan_deep_pooling(call: Call) -> MemoryPlan:
@@ -131,18 +102,6 @@ def _plan_deep_pooling(call: Call) -> MemoryPlan:
     return plan_allocation(call, after_bytes=2 * copies)
 
 
-def _plan_softmax(call: Call) -> MemoryPlan:
-    """Forward the logits; allocate two temporaries of their shape, one of them in float32.
-
-    ``SoftmaxOpGPU`` in ``softmax_op_gpu.cu.cc``.
-    """
-    sums = call.size()
-    if call.op.outputs[0].dtype in ("float16", "bfloat16"):
-        sums *= 2
-
-    return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=(call.size(), sums))
-
-
 def _plan_batch_norm(call: Call) -> MemoryPlan:
     """Forward the input to the result; the reserve space of cuDNN takes nothing.
 
@@ -152,15 +111,6 @@ def _plan_batch_norm(call: Call) -> MemoryPlan:
     outputs[5:] = [one if one.is_known else ELSEWHERE for one in outputs[5:]]
 
     return MemoryPlan(outputs=tuple(outputs))
-
-
-def _plan_cross_entropy(call: Call) -> MemoryPlan:
-    """Allocate a product of the size of the logits, which is summed to the loss.
-
-    ``SoftmaxXentEigenImpl``: Eigen evaluates the product, and the logarithms of the sums, into
-    temporaries of the device's allocator, after scratch, loss and gradient.
-    """
-    return replace(cpu.plan(call), after_bytes=(call.input_size(0), call.size(0)))
 
 
 def _plan_copy_to_host(call: Call) -> MemoryPlan:
@@ -179,11 +129,7 @@ def _make_rules(gpu: Gpu) -> dict[str, Rule]:
         **convolutions,
         batch_norm=_plan_batch_norm,
         deep_pooling=_plan_deep_pooling,
-        softmax=_plan_softmax,
-        cross_entropy=_plan_cross_entropy,
-        select=cpu.plan_select,
         recurrent=cudnn.plan_recurrent_layer,
         recurrent_gradient=cudnn.plan_recurrent_gradient,
-        copy_to_card=plan_allocation,
         copy_to_host=_plan_copy_to_host,
     )

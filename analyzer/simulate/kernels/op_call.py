@@ -15,7 +15,7 @@ from analyzer.model.contract.run_note import VariableNote
 Way = Enum("Way", "ALLOCATE FORWARD ALIAS NONE")
 
 # Access of a kernel to the variable whose handle is its first input.
-VariableAccess = Enum("VariableAccess", "UNTOUCHED READ ASSIGN UPDATE IN_PART")
+VariableAccess = Enum("VariableAccess", "UNTOUCHED READ ASSIGN UPDATE")
 
 # Operation of a kernel on a TensorList.
 ListUse = Enum(
@@ -24,7 +24,7 @@ ListUse = Enum(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Output:
     """One output of a kernel."""
 
@@ -47,7 +47,7 @@ NO_BUFFER = Output(Way.NONE)
 ELSEWHERE = Output(Way.NONE, elsewhere=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemoryPlan:
     """The effects of one run of a kernel on memory; temporaries are freed at its end."""
 
@@ -74,15 +74,13 @@ def without_zeros(sizes_bytes: Iterable[int]) -> tuple[int, ...]:
 FLOAT_BYTES = 4  # bytes of a ``float32``
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Call:
     """One op and the facts about its inputs; sizes are 0 if unknown."""
 
     op: Op
     # Type and shape of each input; None if unknown
     inputs: tuple[TensorSpec | None, ...]
-    # Outputs without ``OpKernelContext::output_required``
-    unused: frozenset[int] = frozenset()
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return the plain value of an attribute."""
@@ -198,7 +196,7 @@ def plan_allocation(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class KernelDevice:
     """The kernels of one device."""
 

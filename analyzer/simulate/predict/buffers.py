@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from analyzer.model.choice import Category
+from analyzer.model.graph.graph_index import Label
 from analyzer.simulate.kernels.op_call import ListUse, MemoryPlan
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Buffer:
     # of a TensorList; None for one that was never set
     elements: list[Buffer | None] | None = None
     # category and role, if the graph does not tell them
-    label: tuple[Category, str] | None = None
+    label: Label | None = None
 
 
 # The buffer of a tensor; None for a missing input, or a result in other memory.
@@ -58,7 +58,7 @@ def share(buffer: _Tensor) -> _Tensor:
 
 
 class ListCall:
-    """One run of a list's kernel; ``index`` is the value of its second input, None if unknown."""
+    """One run of a list's kernel; ``index`` is the number of the iteration, as in most loops."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ListCall:
         node: int,
         plan: MemoryPlan,
         inputs: list[Tensor],
-        index: int | None,
+        index: int,
     ) -> None:
         self._ledger = ledger
         self._node = node
@@ -81,7 +81,7 @@ class ListCall:
 
     def _new(self) -> list[Tensor]:
         """``EmptyTensorList``, and ``TensorListReserve`` with its elements unset."""
-        return [self._make_list([None] * (self._index or 0))]
+        return [self._make_list([])]
 
     def _push(self) -> list[Tensor]:
         value = self._take_value()
@@ -105,9 +105,6 @@ class ListCall:
         handle, own = self._change_list()
         index = self._index
 
-        if index is None or index < 0:
-            index = _find_unset(own)
-
         own += [None] * (index + 1 - len(own))
         self._ledger.release(own[index])
         own[index] = value
@@ -116,12 +113,7 @@ class ListCall:
 
     def _get(self) -> list[Tensor]:
         elements = self._elements_of(self._inputs[0])
-        index = self._index
-        if index is not None and 0 <= index < len(elements):
-            element = elements[index]
-        else:
-            is_set = (one for one in reversed(elements) if one is not None)
-            element = next(is_set, None)
+        element = next(iter(elements[self._index : self._index + 1]), None)
 
         return [self._read(element, elements, 0)]
 
@@ -157,14 +149,7 @@ class ListCall:
         return [handle]
 
     def _resize(self) -> list[Tensor]:
-        handle, own = self._change_list()
-        count = len(own) if self._index is None else max(self._index, 0)
-
-        for element in own[count:]:
-            self._ledger.release(element)
-
-        own[count:] = [None] * (count - len(own))
-
+        handle, _ = self._change_list()
         return [handle]
 
     def _zeros(self) -> list[Tensor]:

@@ -17,6 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from analyzer.simulate.predict.buffers import Tensor, share
+from analyzer.simulate.predict.control_flow import ControlFlow
 from analyzer.simulate.predict.prepared_step import (
     ENTERS,
     EXITS,
@@ -26,12 +27,6 @@ from analyzer.simulate.predict.prepared_step import (
     SWITCHES,
     TYPES,
 )
-from analyzer.simulate.predict.scalar_values import (
-    LISTS,
-    DecisionLog,
-    NodeValues,
-    Value,
-)
 
 if TYPE_CHECKING:
     from analyzer.simulate.predict.ledger import Ledger
@@ -40,8 +35,8 @@ if TYPE_CHECKING:
 
 _BORDER = ENTERS | EXITS | NEXT
 
-# A live tensor: its buffer, and its value if it is known.
-Entry: TypeAlias = tuple[Tensor, Value | None]
+# A live tensor: its buffer. A dead one is None.
+Entry: TypeAlias = tuple[Tensor]
 
 
 @dataclass(eq=False, slots=True)
@@ -57,8 +52,6 @@ class Iteration:
     dead: Counter[int] = field(default_factory=Counter)
     outstanding: int = 0  # number of its ready nodes that have not ended
     frames: int = 0  # number of unfinished loops inside it
-    # whether only some operands of the loop condition's ``and`` were unknown
-    bounded: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -68,16 +61,12 @@ class Frame:
     name: str
     parent: Iteration | None  # the iteration that entered it; None for the graph
     pending_inputs: int  # number of ``Enter`` nodes that have not run
-    parallel: int  # number of iterations that may run at once
     iterations: dict[int, Iteration] = field(default_factory=dict)
     count: int = 0
     # loops inside it, by iteration and name
     children: dict[tuple[int, str], Frame] = field(default_factory=dict)
-    # inputs of an iteration that has to wait
-    deferred: list[tuple[int, Entry]] = field(default_factory=list)
     invariants: list[tuple[int, Entry]] = field(default_factory=list)
     dead_exits: list[int] = field(default_factory=list)
-    assumed: bool = False  # whether the outcome of a branch in it was assumed
 
     def add_iteration(self) -> Iteration:
         """Add the next iteration."""
@@ -123,15 +112,14 @@ def _shuffle(items: Sequence[_Item], random: Random) -> list[_Item]:
 
 
 class Executor:
-    """Runs one step; changes ``counters``, the values of integer variables by node."""
+    """Runs one step."""
 
     def __init__(
         self,
         prepared: Prepared,
         ledger: Ledger,
-        counters: dict[int, Value],
         edges: EdgeOrder,
-        decisions: DecisionLog,
+        control: ControlFlow,
         random: Random,
     ) -> None:
         self._ledger = ledger
@@ -161,11 +149,7 @@ class Executor:
         self._enters = Counter(names)
         self._edges = edges
 
-        self._values: NodeValues | None = None
-        if prepared.has_control_flow:
-            self._values = NodeValues(prepared, counters)
-
-        self._decisions = decisions
+        self._control = control
         self._reached = [False] * len(prepared.ops)
         self._ready: list[Task] = []
 
@@ -176,14 +160,7 @@ class Executor:
 
     def run(self) -> None:
         """Run the graph."""
-        graph = Frame(
-            name="",
-            parent=None,
-            pending_inputs=0,
-            parallel=1,
-        )
-
-        iteration = graph.add_iteration()
+        iteration = Frame("", None, 0).add_iteration()
 
         for node in self._edges.roots:
             self._make_ready(node, iteration, False)
@@ -216,7 +193,7 @@ class Executor:
             self._drop(inputs)
             outputs: list[Entry | None] = [None] * len(self._ops[node].outputs)
         else:
-            outputs, in_use = self._compute(node, inputs, iteration)
+            outputs, in_use = self._compute(node, inputs, iteration.number)
             for buffer in in_use:
                 self._ledger.release(buffer)
 
@@ -235,73 +212,32 @@ class Executor:
         self,
         node: int,
         inputs: list[Entry | None],
-        iteration: Iteration,
+        number: int,
     ) -> tuple[list[Entry | None], list[Tensor]]:
-        """Compute a node; return its outputs, None for a dead one, and the buffers in use."""
-        kind = self._types[node]
+        """Compute a node; return its outputs, None for a dead one, and the buffers in use.
+
+        ``number`` is that of the iteration.
+        """
         buffers = [None if entry is None else entry[0] for entry in inputs]
+        computed, in_use = self._ledger.compute(node, buffers, number)
+        outputs: list[Entry | None] = [(buffer,) for buffer in computed]
 
-        if self._values is None:
-            outputs, in_use = self._ledger.compute(node, buffers)
-            return [(buffer, None) for buffer in outputs], in_use
+        if self._types[node] in SWITCHES:
+            taken = self._choose_output(node, number, len(outputs))
+            for index, buffer in enumerate(computed):
+                if index != taken:
+                    self._ledger.release(buffer)
+                    outputs[index] = None
 
-        values = [None if entry is None else entry[1] for entry in inputs]
-        index = self._values.store(kind, buffers, values) if kind in LISTS else None
-        outputs, in_use = self._ledger.compute(node, buffers, index)
+        return outputs, in_use
 
-        if kind in SWITCHES:
-            return self._switch(node, outputs, values, iteration), in_use
+    def _choose_output(self, node: int, number: int, count: int) -> int:
+        """Return the output, of ``count``, to which a switch passes its tensor."""
+        condition = self._inputs[node][1][0]
+        if self._types[condition] == "LoopCond":
+            return int(number < self._control.count_trips(condition))
 
-        if kind in MERGES:
-            live = (entry[1] for entry in inputs if entry is not None)
-            value = next(live, None)
-
-            is_condition = (
-                node in self._decisions.conditions and iteration.frame.assumed
-            )
-            if is_condition and value and value[0]:
-                value = None  # a loop that an assumed branch continues would never end
-
-            merged: list[Entry | None] = [(buffer, None) for buffer in outputs]
-            merged[0] = (outputs[0], value)
-
-            return merged, in_use
-
-        found = self._values.find(node, outputs, values)
-        if found[:1] == [None] and node in self._decisions.watched:
-            found[0] = self._decisions.assume(node, values, iteration)
-
-        found += [None] * (len(outputs) - len(found))
-
-        return list(zip(outputs, found, strict=False)), in_use
-
-    def _switch(
-        self,
-        node: int,
-        outputs: list[Tensor],
-        values: list[Value | None],
-        iteration: Iteration,
-    ) -> list[Entry | None]:
-        predicate = values[1]
-        branch = 1
-
-        if predicate is not None:
-            branch = int(predicate[0])
-        elif self._types[self._inputs[node][1][0]] == "LoopCond":
-            branch = int(self._decisions.continue_loop(iteration))
-
-        # As ``SwitchNOp``; other switches have no such index.
-        if not 0 <= branch < len(outputs):
-            branch = len(outputs) - 1
-
-        entries: list[Entry | None] = [None] * len(outputs)
-        entries[branch] = (outputs[branch], values[0])
-
-        for index, buffer in enumerate(outputs):
-            if index != branch:
-                self._ledger.release(buffer)
-
-        return entries
+        return self._control.choose_branch(node, count)
 
     def _drop(self, entries: Sequence[Entry | None]) -> None:
         for entry in entries:
@@ -342,8 +278,7 @@ class Executor:
         child = iteration.frame.children.get(key)
 
         if child is None:
-            parallel = int(attrs.get("parallel_iterations", 10))
-            child = Frame(name, iteration, self._enters[name], parallel)
+            child = Frame(name, iteration, self._enters[name])
             child.add_iteration()
             iteration.frame.children[key] = child
             iteration.frames += 1
@@ -361,17 +296,9 @@ class Executor:
         child.pending_inputs -= 1
 
     def _continue(self, node: int, iteration: Iteration, entry: Entry) -> None:
-        """Pass a tensor to the next iteration, which may have to wait."""
+        """Pass a tensor to the next iteration."""
         frame = iteration.frame
-        is_newest = iteration.number == frame.count
-
-        if is_newest and len(frame.iterations) >= frame.parallel:
-            share(entry[0])
-            frame.deferred.append((node, entry))
-
-            return
-
-        if is_newest:
+        if iteration.number == frame.count:
             self._start_iteration(frame)
 
         self._activate(node, frame.iterations[iteration.number + 1], [entry], False)
@@ -472,12 +399,6 @@ class Executor:
         frame.count += 1
         iteration = frame.add_iteration()
         frame.dead_exits.clear()
-        deferred = frame.deferred
-        frame.deferred = []
-
-        for node, entry in deferred:
-            self._activate(node, iteration, [entry], False)
-            self._drop([entry])
 
         for node, entry in frame.invariants:
             self._activate(node, iteration, [entry], False)
@@ -495,9 +416,6 @@ class Executor:
             frame.iterations.pop(number)
             for inputs in finished.inputs.values():
                 self._drop(inputs)
-
-            if frame.deferred:
-                self._start_iteration(frame)
 
             number += 1
 

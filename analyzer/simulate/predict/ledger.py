@@ -21,7 +21,6 @@ from analyzer.simulate.kernels.op_call import (
 )
 from analyzer.simulate.predict.buffers import (
     NO_NODE,
-    OUTPUT,
     TEMPORARY,
     Buffer,
     ListCall,
@@ -44,9 +43,6 @@ class Ledger:
         self.ran: list[int] = []  # nodes in the order in which they ran in this step
         self.values: list[Buffer] = []  # the buffer of each variable's value
         self.held: dict[int, Buffer] = {}  # outputs that live outside the step, by node
-
-        # Variables that were read or written in part: from then on each read copies.
-        self._copied_on_read: set[int] = set()
         self._returned: list[Buffer] = []
 
     def hold(
@@ -123,12 +119,9 @@ class Ledger:
         self,
         node: int,
         inputs: list[Tensor],
-        index: int | None = None,
+        iteration: int,
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Run an op; return its outputs, and the buffers that it uses until it ends.
-
-        ``index`` is an index or a count of a list, if known.
-        """
+        """Run an op in an iteration; return its outputs, and the buffers that it uses until its end."""
         self.ran.append(node)
         if node in self.held:
             return [share(self.held[node])], []
@@ -138,13 +131,10 @@ class Ledger:
             return [], []
 
         plan = self._plans[node]
-        if plan.variable is VariableAccess.IN_PART:
-            self._begin_copy_on_read(node)
-
         temporaries = self.allocate_temporaries(node, plan.before_bytes)
 
         if plan.lists is not ListUse.NO:
-            call = ListCall(self, node, plan, inputs, index)
+            call = ListCall(self, node, plan, inputs, iteration)
             outputs = call.compute()
             temporaries += call.temporaries
         elif plan.variable is VariableAccess.READ:
@@ -205,42 +195,19 @@ class Ledger:
 
     def _read(self, node: int) -> Tensor:
         variable = self._prepared.find_variable(node)
-        if variable < 0:
-            return None
-
-        value = self.values[variable]
-        if variable in self._copied_on_read:
-            return self.allocate(value.size_bytes, node, 0, OUTPUT)
-
-        return share(value)
-
-    def _begin_copy_on_read(self, node: int) -> None:
-        """Begin to copy a variable at each read, at its first partial read or write."""
-        variable = self._prepared.find_variable(node)
-        if variable < 0 or variable in self._copied_on_read:
-            return
-
-        self._copied_on_read.add(variable)
-        if self.values[variable].references > 1:
-            self._copy(node, variable)
+        return share(self.values[variable]) if variable >= 0 else None
 
     def _copy_before_update(self, node: int, variable: int) -> None:
         """Copy a value before an update if a reader still holds it."""
-        if variable < 0:
-            return
-        if variable in self._copied_on_read or self.values[variable].references > 1:
-            self._copy(node, variable)
+        if variable >= 0 and self.values[variable].references > 1:
+            size_bytes = self.values[variable].size_bytes
+            self._replace(variable, self.allocate(size_bytes, node))
 
     def _assign(self, node: int, value: Tensor) -> None:
-        """Make a tensor the variable's value, or copy it if reads copy."""
+        """Make a tensor the variable's value."""
         variable = self._prepared.find_variable(node)
-        if variable in self._copied_on_read:
-            self._copy(node, variable)
-        elif variable >= 0:
+        if variable >= 0:
             self._replace(variable, share(value) or self.allocate(0))
-
-    def _copy(self, node: int, variable: int) -> None:
-        self._replace(variable, self.allocate(self.values[variable].size_bytes, node))
 
     def _replace(self, variable: int, buffer: Buffer) -> None:
         """Make a buffer the variable's value and release the old one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -39,7 +39,11 @@ from analyzer.model.recording.records import (
 from analyzer.model.recording.timeline import find_steps_of_births
 from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.allocator.replay import Replay, from_allocations, replay
+from analyzer.simulate.allocator.replay import (
+    Replay,
+    from_allocations,
+    replay_whole,
+)
 from analyzer.simulate.kernels.cpu_kernels import CPU
 from analyzer.simulate.kernels.gpu_kernels import gpu_device
 from analyzer.simulate.predict.buffers import Buffer
@@ -52,16 +56,10 @@ from analyzer.simulate.predict.stated_range import (
 )
 from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
 
-
-def describe_card(note: RunNote) -> Iterator[str]:
-    """Yield sentences about the measured figures of an estimate, and missing rules of its card."""
-    if note.device.name.startswith("AMD "):
-        yield (
-            "AMD card: kernels follow TensorFlow's CUDA code. MIOpen's workspaces count 0 bytes. "
-            "No run on an AMD card was compared."
-        )
-
-
+_AMD = (
+    "AMD card: kernels follow TensorFlow's CUDA code. MIOpen's workspaces count 0 bytes. "
+    "No run on an AMD card was compared."
+)
 _MOST_DECISIONS = 6  # most decisions to describe one by one
 
 
@@ -113,6 +111,7 @@ def _make_recording(
     table, sharing = _attribute(note, structure, prediction)
     allocations, events, placed = place(table, schedule.instants, options)
 
+    is_amd = note.device.name.startswith("AMD ")
     names = [prepared.ops[node].name for node in schedule.nodes]
     card_limit_bytes = options.memory_limit_bytes if options.on_card else None
 
@@ -139,7 +138,7 @@ def _make_recording(
             *describe_notes(prediction),
         ),
         versions=dict(note.versions),
-        notes=(*note.notes, *describe_card(note)),
+        notes=(*note.notes, _AMD) if is_amd else note.notes,
         uncertainty=state_range(prediction, card_limit_bytes),
         sharing=sharing,
         op_runs=runs,
@@ -155,16 +154,12 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
     schedule = prediction.middle
     prepared = prediction.prepared
 
-    empty = {
-        name: "" if dtype == "category" else pd.NA
-        for name, dtype in ALLOCATIONS.items()
-    }
-
-    empty |= {"allocator": prepared.device.allocator, "run_id": 0}
     rows = []
 
     for buffer in schedule.buffers:
         row = {
+            "allocator": prepared.device.allocator,
+            "run_id": 0,
             "requested_bytes": buffer.size_bytes,
             "allocated_bytes": round_up(buffer.size_bytes),
             "born": buffer.born,
@@ -173,9 +168,9 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
             "turns_at": buffer.value_since if buffer.value_since >= 0 else pd.NA,
         }
 
-        rows.append(empty | row | _describe(prepared, buffer))
+        rows.append(row | _describe(prepared, buffer))
 
-    table = conform(pd.DataFrame(rows, columns=list(ALLOCATIONS)), ALLOCATIONS)
+    table = conform(pd.DataFrame(rows), ALLOCATIONS)
 
     return table.assign(
         step=find_steps_of_births(table["born"].to_numpy(), schedule.steps)
@@ -312,22 +307,9 @@ def place(
     instants: int,
     options: BfcOptions,
 ) -> tuple[pd.DataFrame, pd.DataFrame, BfcOptions]:
-    """Replay a table in the device's allocator.
-
-    If it exceeds its limit, optional buffers get one byte; if that does not suffice, there is no limit.
-    """
+    """Replay a table in the device's allocator, without a limit if it exceeds its own."""
     sequence = from_allocations(table, n_events=instants)
-    result = replay(sequence, options)
-
-    if result.failure is not None and sequence.spare.any():
-        sizes = table["requested_bytes"].to_numpy().copy()
-        sizes[sequence.row[sequence.spare]] = 1
-        table = table.assign(requested_bytes=sizes)
-        sequence = from_allocations(table, n_events=instants)
-        result = replay(sequence, options)
-
-    if result.failure is not None:
-        result = replay(sequence, options.unlimited())
+    result = replay_whole(sequence, options)
 
     addresses, chunks = np.zeros((2, len(table)), dtype=np.int64)
     rows = sequence.row[sequence.slot]

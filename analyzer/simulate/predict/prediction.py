@@ -11,7 +11,11 @@ import pandas as pd
 from analyzer.model.units import Range
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import find_shared_limits
-from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay
+from analyzer.simulate.allocator.replay import (
+    Sequence,
+    from_allocations,
+    replay_whole,
+)
 from analyzer.simulate.kernels.op_call import KernelDevice
 from analyzer.simulate.predict.decisions import decide
 from analyzer.simulate.predict.prepared_step import Prepared
@@ -25,7 +29,7 @@ MOST_SCHEDULES = 15
 OPS = 15_000  # ops of all schedules together: a small graph gets more of them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """The schedules of a step, by ascending peak, and what the allocator makes of them."""
 
@@ -113,10 +117,7 @@ def measure_allocated(
     options: BfcOptions,
 ) -> int:
     """Return the highest bytes of chunks in the last step."""
-    result = replay(sequence, options)
-    if result.failure is not None:
-        result = replay(sequence, options.unlimited())
-
+    result = replay_whole(sequence, options)
     first = int(np.searchsorted(sequence.instant, schedule.steps[-1].first))
 
     return int(result.in_use_bytes[max(first - 1, 0) :].max())

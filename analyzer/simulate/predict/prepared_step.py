@@ -20,7 +20,7 @@ from analyzer.model.contract.graph_note import (
     read_op_types,
     split_tensor,
 )
-from analyzer.model.errors import InputError, TraceError
+from analyzer.model.errors import InputError
 from analyzer.simulate.kernels.op_call import (
     Call,
     KernelDevice,
@@ -38,8 +38,6 @@ MERGES = op_types("Merge RefMerge")
 ENTERS = op_types("Enter RefEnter")
 EXITS = op_types("Exit RefExit")
 NEXT = op_types("NextIteration RefNextIteration")
-
-_CONTROL_FLOW = SWITCHES | MERGES | ENTERS | EXITS
 
 ORDERED_EDGES = 8  # out-edges that a node keeps in order (``EdgeSet::kInline``)
 
@@ -111,14 +109,11 @@ class Prepared:
         op = self.ops[node]
         read = {output for _, output, _ in self.data_out[node]}
         if op.type in RESULT_TYPES and read:
-            raise _damage(op, "an op reads its result")
+            raise InputError(
+                f"The graph is damaged: an op reads the result {op.name[:80]!r}."
+            )
 
-        call = Call(
-            op=op,
-            inputs=tuple(self.specs(node)),
-            unused=frozenset(range(len(op.outputs))) - read,
-        )
-
+        call = Call(op=op, inputs=tuple(self.specs(node)))
         return _plan(self.device, call, max(read, default=-1))
 
     def _find_memory_outside(self) -> None:
@@ -154,11 +149,6 @@ class Prepared:
 
         return node
 
-    @property
-    def has_control_flow(self) -> bool:
-        """Whether the graph has branches or loops."""
-        return any(op.type in _CONTROL_FLOW for op in self.ops)
-
     def specs(self, node: int) -> list[TensorSpec]:
         """Return dtype and shape of each data input."""
         feeds = self.inputs[node]
@@ -172,18 +162,6 @@ class Prepared:
         """Yield the same for every input."""
         for feed in self.inputs[node]:
             yield self.variable_of.get(self._find_handle(*feed), -1)
-
-    @property
-    def counters(self) -> dict[int, tuple[int | float, ...]]:
-        """Start values of the integer variables that may decide a branch, by the node of the handle."""
-        counters: dict[int, tuple[int | float, ...]] = {}
-
-        for node, number in self.variable_of.items():
-            row = self.note.variables[number]
-            if row.dtype in ("int32", "int64") and not row.shape:
-                counters[node] = (0,)
-
-        return counters
 
 
 def _resolve_inputs(
@@ -230,34 +208,18 @@ def _plan(device: KernelDevice, call: Call, last_read: int) -> MemoryPlan:
     """
     try:
         plan = device.plan(call)
-        if not _find_misfit(call.op, plan, last_read):
+        if _fits(plan, call, last_read):
             return plan
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         pass
 
-    plain = MemoryPlan(outputs=allocate_all(call), modelled=False)
-    if damage := _find_misfit(call.op, plain, last_read):
-        raise _damage(call.op, damage)
-
-    return plain
+    return MemoryPlan(outputs=allocate_all(call), modelled=False)
 
 
-def _find_misfit(op: Op, plan: MemoryPlan, last_read: int) -> str:
-    """Return why a plan does not fit its op: a missing input, or a missing output that is read."""
-    if last_read >= len(plan.outputs):
-        return f"output {last_read} is read"
+def _fits(plan: MemoryPlan, call: Call, last_read: int) -> bool:
+    """Say whether an op has the inputs of its plan, and the plan the outputs that are read."""
+    inputs = [plan.value or 0]
+    for output in plan.outputs:
+        inputs += output.inputs
 
-    inputs = [index for output in plan.outputs for index in output.inputs]
-    if plan.value is not None:
-        inputs.append(plan.value)
-    if max(inputs, default=-1) >= len(op.inputs):
-        return f"it has {len(op.inputs)} inputs"
-
-    return ""
-
-
-def _damage(op: Op, why: str) -> TraceError:
-    return TraceError(
-        f"The graph is damaged: its op {op.name[:80]!r} does not fit the type {op.type[:80]!r} ({why}).",
-        hint="Estimate again.",
-    )
+    return last_read < len(plan.outputs) and max(inputs) <= len(call.inputs)

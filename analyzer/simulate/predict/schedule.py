@@ -13,10 +13,10 @@ from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.timeline import running_sum
 from analyzer.simulate.predict.buffers import NO_NODE, Buffer
+from analyzer.simulate.predict.control_flow import ControlFlow
 from analyzer.simulate.predict.executor import EdgeOrder, Executor
 from analyzer.simulate.predict.ledger import Ledger
 from analyzer.simulate.predict.prepared_step import CONSTANTS, Prepared
-from analyzer.simulate.predict.scalar_values import DecisionLog
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,7 +27,7 @@ class Schedule:
     instants: int  # number of allocations and frees
     steps: tuple[Step, ...]
     nodes: tuple[int, ...]  # nodes in the order in which the last step ran them
-    decisions: DecisionLog  # assumed outcomes of loops and branches
+    decisions: ControlFlow  # with the assumed outcomes of loops and branches
     stranded: tuple[int, ...] = ()  # nodes that never ran; none in a graph that can run
 
     @cached_property
@@ -61,16 +61,14 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
 
     random = Random(seed)
     edges = EdgeOrder(prepared, random)
-    counters = prepared.counters
-
-    decisions = DecisionLog(prepared)
+    decisions = ControlFlow(prepared)
     stranded: list[int] = []
     steps: list[Step] = []
 
     for number in range(prepared.steps):
         first = ledger.instants
         ledger.begin_step()
-        executor = Executor(prepared, ledger, counters, edges, decisions, random)
+        executor = Executor(prepared, ledger, edges, decisions, random)
         executor.run()
 
         stranded = executor.stranded

@@ -19,7 +19,7 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import CONVOLUTIONS, split_tensor
-from analyzer.model.graph.graph_index import GraphIndex, Phase
+from analyzer.model.graph.graph_index import GraphIndex, Label, Phase
 from analyzer.model.recording.records import ALLOCATIONS, Step, conform
 from analyzer.model.units import round_up
 from analyzer.tracing.derive.op_names import find_optimizer, is_apply
@@ -227,7 +227,7 @@ def find_state(
     table: pd.DataFrame,
     structure: GraphIndex,
     steps: Sequence[Step],
-) -> dict[int, tuple[Category, str]]:
+) -> dict[int, Label]:
     """Return category and role of the rows that hold parameters and optimizer state."""
     if not steps:
         return {}
@@ -243,7 +243,7 @@ def _find_frozen(
     table: pd.DataFrame,
     structure: GraphIndex,
     steps: Sequence[Step],
-) -> dict[int, tuple[Category, str]]:
+) -> dict[int, Label]:
     """Return the buffers before all steps and after them that have a size of a layer's weights."""
     sizes = _sizes_of_weights(structure)
     is_before = (table["born"] >= 0) & (table["born"] < steps[0].first)
@@ -305,7 +305,7 @@ def _find_held(
     structure: GraphIndex,
     first: Step,
     sizes: set[int],
-) -> dict[int, tuple[Category, str]]:
+) -> dict[int, Label]:
     """Return the variables that exist before the first step, by gradients and new values.
 
     ``sizes`` are those of new values. The initial values of slots follow the parameters. If none is
@@ -354,7 +354,7 @@ def _find_held(
 def _find_new_values(
     table: pd.DataFrame,
     steps: Sequence[Step],
-) -> dict[int, tuple[Category, str]]:
+) -> dict[int, Label]:
     """Return the rows that a step's update leaves behind."""
     ops = table["op"].astype(str).tolist()
     sizes = table["requested_bytes"].tolist()

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.contract.graph_note import (
@@ -32,7 +31,7 @@ from analyzer.model.graph.graph_index import (
 )
 from analyzer.model.recording.attribution import FOLDED, RECEIVED
 from analyzer.model.recording.records import Step, TextNumbers
-from analyzer.model.recording.timeline import HOST_ALLOCATORS
+from analyzer.model.recording.timeline import HOST_ALLOCATORS, Instants
 from analyzer.tracing.derive.op_names import (
     GUARDS_BYTES,
     LAYOUT,
@@ -59,7 +58,7 @@ def _read_ops(
     column: str,
     name: Callable[[str], str],
     chosen: pd.Series,
-) -> tuple[npt.NDArray[np.int64], ...]:
+) -> tuple[Instants, ...]:
     """Return times, threads and op numbers of the chosen rows that have a name."""
     numbers = [texts.of(name(text)) for text in table[column].cat.categories]
     numbers.append(0)  # code -1, a missing value, reads the last number
@@ -84,7 +83,7 @@ class OpSequence:
         self,
         raw: RawTrace,
         eager: frozenset[str],
-        starts: npt.NDArray[np.int64],
+        starts: Instants,
     ) -> None:
         """Collect the ops; the runs of ``eager`` types are numbered in each step: ``Conv2D#7``.
 
@@ -142,8 +141,8 @@ class OpSequence:
 
     def before(
         self,
-        thread: npt.NDArray[np.int64],
-        time: npt.NDArray[np.int64],
+        thread: Instants,
+        time: Instants,
     ) -> list[str]:
         """Return the op that ran before each instant on a thread; empty for none."""
         found = [""] * len(thread)
@@ -300,8 +299,8 @@ class _Building:
     def _find_frees(
         self,
         sequence: OpSequence,
-        threads: npt.NDArray[np.int64],
-        times: npt.NDArray[np.int64],
+        threads: Instants,
+        times: Instants,
     ) -> None:
         """Find the op before each free, and the op that frees, of the buffers that are freed."""
         dies = self._table["dies"].to_numpy()

@@ -54,7 +54,7 @@ from analyzer.tracing.measure.trace_checks import (
     check_trace,
     pair_frees,
 )
-from analyzer.tracing.parse.buffer_plan import BufferPlan
+from analyzer.tracing.parse.buffer_plan import Plans
 from analyzer.tracing.parse.event_columns import STACK
 from analyzer.tracing.parse.logdir import (
     GRAPH_FILE,
@@ -248,7 +248,7 @@ def _label_buffers(
     note: RunNote,
     structure: GraphIndex | None,
     steps: Sequence[Step],
-    plans: Mapping[str, BufferPlan],
+    plans: Plans,
     main: str,
 ) -> tuple[pd.DataFrame, Sharing | None]:
     if note.is_captured:
@@ -270,7 +270,7 @@ def _label_buffers(
 def _describe_step(
     note: RunNote,
     raw: RawTrace,
-    plans: Mapping[str, BufferPlan],
+    plans: Plans,
     structure: GraphIndex | None,
 ) -> StepConfig:
     """Return the settings in the note, else those that the modules and the derived graph show."""

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.contract.fields import MOST_TOTAL
@@ -30,7 +29,13 @@ from analyzer.model.recording.records import (
     describe_damage,
     text_category,
 )
-from analyzer.model.recording.timeline import UNPAIRED, is_tpu, pair_events, running_sum
+from analyzer.model.recording.timeline import (
+    UNPAIRED,
+    Instants,
+    is_tpu,
+    pair_events,
+    running_sum,
+)
 from analyzer.model.units import format_bytes, round_up
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
@@ -70,19 +75,9 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
 
         return text_category(np.where(is_born, codes, len(texts) - 1), texts)
 
-    nothing = np.zeros(len(origin), np.int8)
-    empty = pd.Categorical.from_codes(nothing, [""])
-    unattributed = pd.Categorical.from_codes(nothing.copy(), ["unattributed"])
-
-    missing = pd.arrays.IntegerArray(
-        np.zeros(len(origin), np.int64),
-        np.ones(len(origin), bool),
-    )
-
     run_ids = events["run_id"].to_numpy()[origin]
 
     numbers = ("address", "requested_bytes", "allocated_bytes")
-    from_free = ("op_type", "layer", "source", "tensor", "variable", "role")
 
     columns: dict[str, Any] = {
         "allocator": events["allocator"].iloc[origin].reset_index(drop=True),
@@ -91,13 +86,10 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
         "dies": dies,
         "born_ps": pd.arrays.IntegerArray(times[born], ~is_born),
         "dies_ps": pd.arrays.IntegerArray(times[dies], dies == count),
-        "step": missing,
         "run_id": np.where(is_born, run_ids, 0),
         # A free has the name of the op that was running, which is unrelated to the buffer.
         **{name: choose_text(name) for name in ("op", "region", "dtype", "shape")},
-        **dict.fromkeys(from_free, empty),
-        "category": unattributed,
-        "turns_at": missing,
+        "category": "unattributed",
     }
 
     return conform(pd.DataFrame(columns, copy=False), ALLOCATIONS)
@@ -148,10 +140,6 @@ def add_earlier_buffers(
         run_id=0,
         category="unattributed",
     )
-
-    for column in allocations.columns.difference(more.columns):
-        is_text = ALLOCATIONS[column] == "category"
-        more[column] = "" if is_text else pd.NA
 
     added = conform(more, ALLOCATIONS)
 
@@ -242,7 +230,7 @@ def check_trace(
 def _check_counter(
     name: str,
     own: pd.DataFrame,
-    rows: npt.NDArray[np.int64],
+    rows: Instants,
     allocations: pd.DataFrame,
     events: int,
 ) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ schedule. Other allocations (parameters, constants, thread-local buffers) are ou
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -87,6 +87,9 @@ class PlanRegion:
 
 # The memory plan of one module.
 BufferPlan: TypeAlias = tuple[PlanRegion, ...]
+
+# Plans by the name of the module or of the calling op.
+Plans: TypeAlias = Mapping[str, BufferPlan]
 
 
 def read_plan(content: bytes) -> BufferPlan:

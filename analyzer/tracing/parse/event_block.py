@@ -40,7 +40,7 @@ _NUMBER_KEYS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EventBlock:
     """Some events of one line, in the order of the file; arrays have the shape ``(n,)``."""
 
@@ -76,11 +76,10 @@ class EventBlock:
                 columns["text_start"][rows[here]] = start[here]
                 columns["text_end"][rows[here]] = end[here]
 
-        unsigned = columns.pop("unsigned")
         columns["integer"] = np.where(
             columns["integer"] != 0,
             columns["integer"],
-            unsigned,
+            columns.pop("unsigned"),
         )
 
         return {"event": event, **columns}

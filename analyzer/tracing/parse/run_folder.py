@@ -1,6 +1,5 @@
 """The capture's note, with the graph and the plans that it names."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ from analyzer.model.graph.graph_index import (
     ScopeTable,
     build_graph_index,
 )
-from analyzer.tracing.parse.buffer_plan import BufferPlan, read_plan
+from analyzer.tracing.parse.buffer_plan import BufferPlan, Plans, read_plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunNote(RunFile):
     """``run.json`` with the content of the files that it names.
 
@@ -40,7 +39,7 @@ class RunNote(RunFile):
     inside: tuple[Op, ...] = ()  # the traced ops of functions that run as one op
 
     # The memory plans of such functions by the op that calls them.
-    plans: Mapping[str, BufferPlan] = field(default_factory=dict)
+    plans: Plans = field(default_factory=dict)
 
 
 NO_NOTE = RunNote(is_captured=False)

@@ -42,7 +42,13 @@ from analyzer.model.recording.records import (
     conform,
 )
 from analyzer.tracing.derive.op_names import find_optimizer
-from analyzer.tracing.parse.buffer_plan import ARGUMENTS, BufferPlan, Holder, PlanRegion
+from analyzer.tracing.parse.buffer_plan import (
+    ARGUMENTS,
+    BufferPlan,
+    Holder,
+    PlanRegion,
+    Plans,
+)
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.trace_modules import (
     find_layer,
@@ -95,7 +101,7 @@ def divide_temporaries(
     allocations: pd.DataFrame,
     events: pd.DataFrame,
     steps: Sequence[Step],
-    plans: Mapping[str, BufferPlan],
+    plans: Plans,
     structure: GraphIndex | None,
     *,
     allocator: str,
@@ -355,12 +361,9 @@ def _list_parts(
     """Return the rows inside the buffer of a row; its first moment is instant ``first``."""
     whole = table.loc[row]
     last = int(whole["dies"])
-    texts = [name for name, dtype in ALLOCATIONS.items() if dtype == "category"]
 
     common = {
-        **dict.fromkeys(texts, ""),
         **{name: whole[name] for name in ("allocator", "step", "run_id")},
-        **dict.fromkeys(("address", "born_ps", "dies_ps", "turns_at"), pd.NA),
         "region": "temp",
         "part_of": row,
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pandas as pd
 
@@ -22,7 +22,13 @@ from analyzer.model.graph.graph_index import GraphIndex, is_in_gradient_scope
 from analyzer.model.recording.attribution import match_output
 from analyzer.tracing.derive.op_names import find_optimizer, plain_scope
 from analyzer.tracing.measure.steps import MODULE_TYPES
-from analyzer.tracing.parse.buffer_plan import BufferPlan, Holder, PlanRegion, read_plan
+from analyzer.tracing.parse.buffer_plan import (
+    BufferPlan,
+    Holder,
+    PlanRegion,
+    Plans,
+    read_plan,
+)
 from analyzer.tracing.parse.xplane import RawTrace
 
 _NUMBER = re.compile(r"\(\d+\)$")
@@ -42,7 +48,7 @@ def read_modules(raw: RawTrace) -> dict[str, BufferPlan]:
     return plans
 
 
-def describe_modules(raw: RawTrace, plans: Mapping[str, BufferPlan]) -> StepConfig:
+def describe_modules(raw: RawTrace, plans: Plans) -> StepConfig:
     """Return what a trace's modules show of its step: JAX, and inference without a backward pass."""
     has_jax_module = any(name.startswith(_JAX_MODULE) for name in raw.modules)
     is_jax = bool(raw.calls) or has_jax_module
@@ -58,7 +64,7 @@ def describe_modules(raw: RawTrace, plans: Mapping[str, BufferPlan]) -> StepConf
 def name_module_buffers(
     table: pd.DataFrame,
     raw: RawTrace,
-    plans: Mapping[str, BufferPlan],
+    plans: Plans,
 ) -> pd.DataFrame:
     """Name the buffers without an op that a compiled module of a trace requested.
 
@@ -91,7 +97,7 @@ def name_module_buffers(
 
 def warn_about_modules(
     raw: RawTrace,
-    plans: Mapping[str, BufferPlan],
+    plans: Plans,
 ) -> Iterator[str]:
     """Yield sentences about buffers that cannot be named."""
     if raw.ran_xla and not raw.modules:
@@ -119,7 +125,7 @@ def runs_backward(plan: BufferPlan) -> bool:
 def match_requests(
     table: pd.DataFrame,
     raw: RawTrace,
-    plans: Mapping[str, BufferPlan],
+    plans: Plans,
 ) -> Iterator[tuple[list[int], list[tuple[str, list[PlanRegion]]]]]:
     """Yield runs of rows whose sizes equal a module's buffer assignment, and all such modules.
 
@@ -161,7 +167,7 @@ def match_requests(
 def name_call_requests(
     table: pd.DataFrame,
     raw: RawTrace,
-    plans: Mapping[str, BufferPlan],
+    plans: Plans,
     structure: GraphIndex | None,
 ) -> pd.DataFrame:
     """Return the table with op, region and tensor of the requests of compiled functions in a step.
@@ -186,8 +192,7 @@ def name_call_requests(
             tensor = ""
 
             if region.is_result and not region.is_tuple:
-                size = region.size_bytes
-                tensor = match_output(ops[name], used, "", "", size)
+                tensor = match_output(ops[name], used, "", "", region.size_bytes)
 
             kind = "output" if tensor else "temp"
             facts = (name, kind, tensor, region.dtype)

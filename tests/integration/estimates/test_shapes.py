@@ -1,7 +1,6 @@
 """The shapes of a graph that ran, which the graph itself has lost."""
 
 import pytest
-from small_graphs import play_ops
 
 tf = pytest.importorskip("tensorflow")
 
@@ -101,31 +100,6 @@ def test_an_iterator_states_the_size_of_its_whole_batches() -> None:
         3,
         4,
     )
-
-
-def test_trips_that_a_list_of_counts_decides() -> None:
-    # GIVEN a loop in a loop, whose trips are elements of a constant: burn-in steps, then single steps
-    @tf.function(autograph=False)
-    def step(x):
-        counted = tf.TensorArray(tf.int32, 3).unstack(tf.constant([6, 1, 2]))
-
-        def outer(i, total, h):
-            def inner(k, total, h):
-                return k + 1, total + 1, tf.tanh(h)
-
-            limit = counted.read(i)
-            _, total, h = tf.while_loop(lambda k, *_: k < limit, inner, (0, total, h))
-            return i + 1, total, h
-
-        return tf.while_loop(lambda i, *_: i < 3, outer, (0, 0, x))[1:]
-
-    # WHEN the step is played
-    found, _ = _noted(step, tf.zeros((8, 8)))
-    schedule = play_ops(found)
-    # THEN the inner loop makes as many trips as TensorFlow's
-    runs = sum(found[node].type == "Tanh" for node in schedule.nodes)
-    assert runs == int(step(tf.zeros((8, 8)))[0])
-    assert not schedule.decisions.trips
 
 
 def test_size_that_depends_on_weights_is_the_upper_bound_or_assumed() -> None:

@@ -19,7 +19,6 @@ class Guard:
         if name.partition(".")[0] in BLOCKED:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 BLOCKED = {"tensorflow", "keras", "tf_keras", "tensorboard", "tensorboard_plugin_profile", "xprof"}
-BLOCKED |= {"joblib"}
 sys.meta_path.insert(0, Guard())
 """
 WINDOWS = """

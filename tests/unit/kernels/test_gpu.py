@@ -23,12 +23,6 @@ def call(kind, inputs, outputs, *, dtype="float32", out_dtype=None, **attrs):
     return Call(op, specs)
 
 
-def compute(ledger):
-    outputs, in_use = ledger.compute(0, [])
-    for buffer in (*in_use, *outputs):
-        ledger.release(buffer)
-
-
 def plan(*arguments, card=T4, **options):
     return gpu_device(card).plan(call(*arguments, **options))
 
