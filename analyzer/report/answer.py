@@ -261,12 +261,22 @@ def _highest_place(report: ReportFile) -> str:
         return ""
 
     is_higher = ever.allocated_bytes > report.peak.allocated_bytes
-    if not is_higher and " by trials" not in ever.phase:
+    place, by, trials = ever.phase.partition(" by ")
+    if not is_higher and not by:
         return ""
 
-    verb = "reached in" if ever.phase.startswith("step") else "reached"
+    end = f"{by}{trials}"
+    if need is not None and need.without_trials_bytes is not None:
+        beside_bytes = need.beside_pool.bytes if need.beside_pool else 0
+        least = format_bytes(need.without_trials_bytes + beside_bytes)
+        end += f"; without them it needs {least}"
 
-    return f", {verb} {ever.phase}"
+    if need is not None and not _is_own_peak(need):  # the parts have the phase
+        return f",{end}" if end else ""
+
+    verb = "reached in" if place.startswith("step") else "reached"
+
+    return f", {verb} {place}{end}"
 
 
 def _phase_words(report: ReportFile) -> dict[LifePhase, str]:
@@ -315,7 +325,7 @@ def notices_of(report: ReportFile) -> tuple[str, ...]:
     if has_limit(report) and _find_growth(report):
         notices.append(f"{_find_growth(report)}.")
 
-    notices.append(_unclear_growth(report))
+    notices += [_unclear_growth(report), *report.warnings]
 
     return tuple(filter(None, notices))
 

@@ -50,7 +50,7 @@ _COLUMNS = (
 
 
 def source_lines_section(report: ReportFile) -> Section | None:
-    """Return the lines with the most requested bytes; None if no tensor has a line.
+    """Return the lines with the most requested bytes; None if they do not divide the peak.
 
     A redacted report has no lines.
     """
@@ -59,11 +59,14 @@ def source_lines_section(report: ReportFile) -> Section | None:
         sizes[tensor.source] += tensor.requested_bytes
 
     sizes.pop("", None)
-    if not sizes:
-        return None
-
+    least = report.peak.requested_bytes // report_sections.LEAST_PARTS
     largest = sorted(sizes.items(), key=lambda one: -one[1])[:_MOST]
-    rows = tuple((size, line, _read_line(line)) for line, size in largest)
+    rows = tuple(
+        (size, line, _read_line(line)) for line, size in largest if size >= least
+    )
+
+    if len(rows) < 2:  # the call of ``fit`` owns all
+        return None
 
     return Section(
         "Lines that own the most bytes at the peak",
