@@ -110,9 +110,11 @@ def evidence_row(
 
 
 def holder_row(what: str, held: HeldTensors) -> EvidenceRow:
-    """Return the row of a name or container that holds tensors."""
+    """Return the row of a name or container that holds tensors, with the first shapes."""
+    shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
+
     return evidence_row(
-        what,
+        f"{what}, shape {shapes}" if shapes else what,
         name=held.holder,
         where=held.where,
         count=held.count,

@@ -285,7 +285,9 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
     if remedy == "half-batch" and batch > 1 and report.program is None:
         code = f"batch_size = {batch // 2}  # {batch} before"
 
-    if report.step.is_jax:
+    shapes = str(finding.evidence)
+    is_of_arrays = "shape [" in shapes and "shape []" not in shapes
+    if report.step.is_jax or is_of_arrays:
         code = ""
 
     kept_in = _LIST_NAME.search(finding.title)
@@ -303,7 +305,8 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
     if action and code:
         gain = "its saving was not computed"
     if finding.saves_bytes:
-        gain = f"saves about {format_bytes(finding.saves_bytes)} {finding.saves_kind}"
+        word = "at most" if finding.id == "workspace" else "about"
+        gain = f"saves {word} {format_bytes(finding.saves_bytes)} {finding.saves_kind}"
 
     return Item(
         finding.severity,
