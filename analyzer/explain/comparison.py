@@ -76,9 +76,10 @@ def compare(
     notes = _messages(*both)
     if shared_ratio < _LEAST_SHARED:
         notes.append(
-            f"{shared_ratio:.0%} of the bytes at the second peak have an op or a "
-            "variable of the first: compare only totals and categories."
+            f"Only {shared_ratio:.0%} of the bytes at the second peak have an op or a "
+            "variable of the first, so layers and ops are left out."
         )
+        alive_a, alive_b = alive_a[:0], alive_b[:0]
 
     peak = _compare_peaks(*both)
     categories = _compare_categories(*both)
@@ -336,7 +337,7 @@ def _answer(
     size = format_bytes(abs(delta))
     ratio = delta / max(before, 1)
     if abs(ratio) >= 0.0005:
-        size += f" ({ratio:+.1%})"
+        size += f" ({abs(ratio):.1%})"
 
     verb = "needs" if row.number == "needs" else "requests"
     headline = f"{label_b} {verb} {size} {_more(delta)} than {label_a}."

@@ -178,8 +178,8 @@ def _explain_range(
     return [
         f"{runs} {'run' if runs == 1 else 'runs'} of the step in this process, whose "
         f"order of ops may vary, requested {_spell(requested)} and allocated "
-        f"{_spell(allocated)}{replays}. The likely range is wider: {_CHANCE:.0%} of "
-        "further runs lie outside."
+        f"{_spell(allocated)}{replays}. About {_CHANCE:.0%} of further "
+        "runs lie outside the likely range."
     ]
 
 

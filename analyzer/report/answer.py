@@ -610,5 +610,5 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
     yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"
 
     if peak.pool_bytes is not None:
-        meaning = "bytes that the allocator took from the device"
+        meaning = "bytes that the allocator took, with free chunks"
         yield "pool", peak.pool_bytes, meaning, "peak.pool_bytes"

@@ -25,6 +25,7 @@ _LEAST_HOST = 4  # data on the host is reported above this multiple of the limit
 # batches in the first axis from which on a tensor seems to be a data set
 _MANY = 8
 _ROWS_OF_DATA = 1000  # the same limit in rows, if the batch size is unknown
+_WRAPS = 3  # stages around each other from which on a loop makes them
 
 _OF_THE_WATCH = (
     "step",
@@ -63,7 +64,9 @@ def find_data(
 
     for stage in watch.stages:
         is_filling = stage is filled
-        if is_filling or _stage_bytes(stage) >= _LEAST_HOST * least:
+        if stage.wraps >= _WRAPS:
+            yield _report_wraps(stage)
+        elif is_filling or _stage_bytes(stage) >= _LEAST_HOST * least:
             yield _report_stage(stage, is_filling=is_filling)
 
 
@@ -108,6 +111,7 @@ def _report_constant(one: LargeConstant) -> Finding:
 
 def _report_held(one: LargeConstant, *, on_card: bool) -> Finding:
     where = "on the card" if on_card else "in TensorFlow's memory"
+    off_card = "; tf.device('CPU') keeps it off the card" if on_card else ""
     size = format_bytes(one.size_bytes)
 
     return Finding(
@@ -116,8 +120,8 @@ def _report_held(one: LargeConstant, *, on_card: bool) -> Finding:
         title=f"{size} of data stay {where}: {one.name} holds the whole set "
         f"({one.where})",
         detail=f"The tensors ({_array_words(one)}) are alive in all traced steps. Keep "
-        "the array in NumPy or memory-mapped and load batches with tf.data; "
-        "tf.device('CPU') keeps it off the card.",
+        "the array in NumPy or memory-mapped and load batches with "
+        f"tf.data{off_card}.",
         saves_bytes=one.size_bytes * one.copies,
         saves_kind="allocated",
         evidence=(_constant_row(one),),
@@ -153,6 +157,16 @@ _STAGE_ADVICE = {
         "smaller buffer."
     ),
 }
+
+
+def _report_wraps(one: DataStage) -> Finding:
+    return Finding(
+        id="data-wrapped",
+        severity=Severity.MEDIUM,
+        title=f"{one.wraps} {one.kind} stages of tf.data are nested ({one.where})",
+        detail="A loop wraps the data set that it made before, so that each pass adds a stage "
+        "with its own buffer. Make the stage once, before the loop.",
+    )
 
 
 def _report_stage(one: DataStage, *, is_filling: bool) -> Finding:

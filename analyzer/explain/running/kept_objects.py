@@ -123,6 +123,7 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
         )
         if host_slope:
             severity = Severity.HIGH
+            saves_bytes = None  # mostly graphs, whose size is unknown
             title = f"{host_slope}: {title}"
 
         yield Finding(
