@@ -97,11 +97,9 @@ def verdict_line(report: ReportFile) -> str:
     if report.verdict is not None and has_limit(report):
         return report.verdict.headline
 
-    program = report.program
-    if program is not None and not program.whole_run:
-        return _program_verdict(report, program)
+    growth, is_known = _describe_growth(report)
 
-    return _largest_categories(report)
+    return growth if is_known else _largest_categories(report)
 
 
 def _find_growth(report: ReportFile) -> str:
@@ -110,57 +108,43 @@ def _find_growth(report: ReportFile) -> str:
     return next(titles, "")
 
 
-def _keeps_models(report: ReportFile) -> bool:
-    """Return whether a loop keeps its models: memory then grows with each model, not each step."""
-    return any(one.id == "models-kept" for one in report.findings)
+def _describe_growth(report: ReportFile) -> tuple[str, bool]:
+    """Return a sentence on a program's growth, and whether it is known; empty if nothing is said.
 
-
-def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
-    growth = _find_growth(report)
-    trend = program.device.trend
-
-    if growth:
-        return f"Leak: {growth[0].lower()}{growth[1:]}."
-
-    if trend == "flat" and not _keeps_models(report):
-        slope = "does not grow"
-        if program.device.low_bytes > 0:
-            most = format_bytes(round(program.device.high_bytes))
-            slope = f"grows by less than {most} a step"
-
-        return f"No leak in {program.steps:,} steps: memory in use {slope}."
-
-    if trend == "fills":
-        return "No leak: memory rises only while a container with a bound fills."
-
-    return _largest_categories(report)
-
-
-def _unclear_growth(report: ReportFile) -> str:
-    """Return why a program's growth is unknown; empty if it is known."""
+    A loop that keeps its models grows with each model, not with each step.
+    """
     program = report.program
-    if program is None or program.whole_run or _find_growth(report):
-        return ""
-    if program.device.trend in ("flat", "fills") or _keeps_models(report):
-        return ""
+    if program is None or program.whole_run:
+        return "", False
 
-    steps = f"Cannot tell if memory grows: {program.steps:,} steps"
-    if not program.device.level_bytes:
-        return f"{steps} are too few."
+    growth = _find_growth(report)
+    if growth:
+        return f"Leak: {growth[0].lower()}{growth[1:]}.", True
+    if any(one.id == "models-kept" for one in report.findings):
+        return "", False
 
-    low_bytes = program.device.low_bytes
-    high_bytes = program.device.high_bytes
-    if low_bytes <= 0 < high_bytes:
-        most = format_bytes(round(high_bytes))
-        return (
-            f"No sign of a leak in {program.steps:,} steps: any growth of memory in use is "
-            f"below {most} a step."
-        )
+    device = program.device
+    steps = f"{program.steps:,} steps"
+    most = format_bytes(round(max(device.high_bytes, 0)))
 
-    low = signed_bytes(low_bytes)
-    high = signed_bytes(high_bytes)
+    if device.trend == "fills":
+        return "No leak: memory rises only while a container with a bound fills.", True
+    if device.trend == "flat":
+        is_rising = device.low_bytes > 0
+        slope = f"grows by less than {most} a step" if is_rising else "does not grow"
+        return f"No leak in {steps}: memory in use {slope}.", True
 
-    return f"{steps}, {low} to {high} a step."
+    start = f"Cannot tell if memory grows: {steps}"
+    if not device.level_bytes:
+        return f"{start} are too few.", False
+    if device.low_bytes > 0 or device.high_bytes <= 0:
+        low = signed_bytes(device.low_bytes)
+        return f"{start}, {low} to {signed_bytes(device.high_bytes)} a step.", False
+
+    return (
+        f"No sign of a leak in {steps}: any growth of memory in use is below {most} a step.",
+        False,
+    )
 
 
 def _largest_categories(report: ReportFile) -> str:
@@ -322,12 +306,11 @@ def notices_of(report: ReportFile) -> tuple[str, ...]:
 
     if verdict is not None and verdict.cautions:
         notices.append(f"Caution: {'. '.join(verdict.cautions)}.")
-    if has_limit(report) and _find_growth(report):
-        notices.append(f"{_find_growth(report)}.")
+    growth, is_known = _describe_growth(report)
+    if not is_known or (has_limit(report) and _find_growth(report)):
+        notices.append(growth)
 
-    notices += [_unclear_growth(report), *report.warnings]
-
-    return tuple(filter(None, notices))
+    return tuple(filter(None, (*notices, *report.warnings)))
 
 
 def step_words(report: ReportFile) -> str:
@@ -363,14 +346,11 @@ def basis_of(report: ReportFile) -> str:
 
 def basis_words(report: ReportFile) -> str:
     """Return whether the figures were measured or predicted, and for which device."""
+    basis = basis_of(report)
+    preposition = "on" if basis == Basis.MEASURED.value else "for"
     device = report.device.name or report.device.kind or "an unnamed device"
-    words = {
-        "simulated": f"Simulated for {device}; TensorFlow's GPU runtime ran, but no kernel.",
-        "predicted": f"Predicted for {device}; no step ran.",
-        "measured": f"Measured on {device}.",
-    }
 
-    return words[basis_of(report)]
+    return f"{basis} {preposition} {device}"
 
 
 def list_shares(report: ReportFile) -> list[tuple[str, str, int, float]]:
@@ -387,8 +367,7 @@ def list_shares(report: ReportFile) -> list[tuple[str, str, int, float]]:
 
 
 def list_details(report: ReportFile) -> Iterator[str]:
-    """Yield sentences on the figures: their basis, place and range, and the program's steps."""
-    yield basis_words(report)
+    """Yield sentences on the figures: their place and range, and the program's steps."""
     yield _place_words(report)
     yield from _card_lines(report.cards)
 
@@ -396,10 +375,6 @@ def list_details(report: ReportFile) -> Iterator[str]:
         yield from _program_details(report.program)
 
     yield _range_words(report)
-
-    integrity = report.integrity
-    if integrity is not None and integrity.replay_says not in ("", *integrity.says):
-        yield integrity.replay_says
 
 
 def _place_words(report: ReportFile) -> str:
@@ -576,29 +551,8 @@ def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
 
 
 def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
-    """Yield label, bytes, meaning and place in the JSON of the main numbers."""
+    """Yield label, bytes, meaning and place in the JSON of the numbers at the peak."""
     peak = report.peak
-    verdict = report.verdict
-    need = need_of(report)
-
-    is_whole = report.error is None
-    if is_whole and verdict is not None and verdict.need_bytes is not None:
-        meaning = "least pool of TensorFlow"
-
-        if verdict.limit_of == "card":
-            meaning = "largest memory of the process"
-        elif need is not None and need.own_peak_bytes == verdict.need_bytes:
-            meaning = "TensorFlow's own peak"
-
-        yield "needs", verdict.need_bytes, meaning, "verdict.need_bytes"
-
-    if verdict is not None and verdict.limit_bytes is not None:
-        meaning = "the given limit of the pool"
-        if verdict.limit_of == "card":
-            meaning = f"memory of {verdict.card}"
-
-        yield "limit", verdict.limit_bytes, meaning, "verdict.limit_bytes"
-
     if report.device.kind == "tpu":
         meaning = "heap, and the stack that XLA reserves"
         yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"

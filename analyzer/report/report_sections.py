@@ -60,9 +60,7 @@ def report_document(report: ReportFile, max_peak_bytes: int | None = None) -> Do
         lead.insert(0, Paragraph(verdict, "strong"))
         verdict = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
 
-    basis = basis_words(report).rstrip(".").partition(";")[0]
-    basis = f"{basis[0].lower()}{basis[1:]}"
-    words = ", ".join(filter(None, (step_words(report), basis)))
+    words = ", ".join(filter(None, (step_words(report), basis_words(report))))
 
     return Document(
         report.target.text,
@@ -115,12 +113,7 @@ def _sections(report: ReportFile) -> Iterator[Section]:
 
 def _details(report: ReportFile, shown: int) -> Iterator[Section]:
     """Yield the sections that a terminal shows with ``-v``, after ``shown`` rows of tensors."""
-    in_subtitle = basis_words(report)
-    if ";" in in_subtitle:
-        in_subtitle = ""
-
-    details = list_details(report)
-    sentences = [Paragraph(one) for one in details if one not in ("", in_subtitle)]
+    sentences = [Paragraph(one) for one in list_details(report) if one]
     sentences += [
         Paragraph(one, "warning", "! ") for one in notices_of(report)[_NOTICES:]
     ]

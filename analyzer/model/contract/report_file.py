@@ -165,7 +165,6 @@ class TrustFigures(ReportRecord, frozen=True, kw_only=True):
     damages: tuple[DamageRow, ...] = ()
     replay: ReplayCheck | None = None
     says: tuple[Text, ...] = ()
-    replay_says: Text = ""
 
 
 class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):

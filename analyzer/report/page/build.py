@@ -134,7 +134,7 @@ def render(
         _PAGE,
         "assets/template.html",
         script=_script(),
-        subtitle=step_words(report),
+        subtitle=", ".join(filter(None, (step_words(report), report.device.name))),
         footer=versions_line(report.versions),
         next_command=""
         if report.target.kind == TargetKind.TRACE
