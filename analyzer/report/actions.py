@@ -138,10 +138,7 @@ def find_action(report: ReportFile) -> str:
     if not changes:
         verdict = report.verdict
         need = None if verdict is None else verdict.need
-
-        of_bytes = _limit_of(report) or report.peak.allocated_bytes
-        if verdict is not None and not _limit_of(report):
-            of_bytes = verdict.need_bytes or of_bytes
+        of_bytes = _limit_of(report)
 
         if need is not None and need.outside_bytes > _LEAST_RATIO * of_bytes:
             return (
@@ -162,17 +159,21 @@ def find_action(report: ReportFile) -> str:
     return f"{first.action}{gain}."
 
 
-def _limit_of(report: ReportFile) -> int | None:
-    """Return the limit of the verdict or of the card, else the size of the process; None without."""
+def _limit_of(report: ReportFile) -> int:
+    """Return the limit of the verdict or of the card, else the size of the process or the need."""
     verdict = report.verdict
-    program = report.program
-    if verdict is not None and verdict.limit_bytes is not None:
-        return verdict.limit_bytes
+    sizes: list[int | None] = []
 
+    if verdict is not None:
+        sizes.append(verdict.limit_bytes)
     if report.device.kind == "gpu":
-        return report.device.memory_limit_bytes
+        sizes.append(report.device.memory_limit_bytes)
+    if report.program is not None:
+        sizes.append(report.program.process_peak_bytes)
+    if verdict is not None:
+        sizes.append(verdict.need_bytes)
 
-    return program.process_peak_bytes if program is not None else None
+    return next(filter(None, sizes), report.peak.allocated_bytes)
 
 
 def change_items(report: ReportFile) -> tuple[Item, ...]:
@@ -208,7 +209,7 @@ def remedy_items(
     least = 0.0
 
     if report is not None:
-        least = _LEAST_RATIO * (_limit_of(report) or report.peak.requested_bytes)
+        least = _LEAST_RATIO * _limit_of(report)
 
     for remedy in remedies:
         saves_bytes = remedy.saves_bytes

@@ -53,7 +53,7 @@ _TONES: dict[Outcome, Tone] = {
 }
 
 _LARGEST = 3  # categories in a verdict
-_LEAST_RATIO = 0.01  # of the peak, of a category in a verdict
+LEAST_RATIO = 0.01  # of the peak, of a category that is shown
 
 
 def answer_lines(report: ReportFile) -> tuple[str, str, str]:
@@ -152,7 +152,7 @@ def _largest_categories(report: ReportFile) -> str:
     parts = []
 
     for _, label, _, ratio in shares[:_LARGEST]:
-        if ratio >= _LEAST_RATIO:
+        if ratio >= LEAST_RATIO:
             parts.append(f"{label.lower()} {ratio:.0%}")
 
     peak = format_bytes(report.peak.requested_bytes)
@@ -204,12 +204,9 @@ def _number_line(report: ReportFile) -> str:
 
 def _least_need(report: ReportFile) -> str:
     """Return the highest allocated peak of a trace, with the limit of its card."""
-    size = report.peak.allocated_bytes
+    ever = report.peak_ever
+    size = (ever or report.peak).allocated_bytes
     device = report.device
-
-    if report.peak_ever is not None:
-        size = max(size, report.peak_ever.allocated_bytes)
-
     limit = ""
 
     if device.kind == "tpu":
@@ -221,18 +218,14 @@ def _least_need(report: ReportFile) -> str:
         user = "XLA's allocator" if report.step.is_jax else "TensorFlow"
         limit = f" of the {of} that {user} may use on {device.name}"
 
-    place = _highest_place(report)
-    verb = "Takes up to" if " by trials" in place else "Needs at least"
-    need = f"{verb} {format_bytes(size)}{limit}{place}"
-    ever = report.peak_ever
-    start = None if ever is None else ever.since_start_bytes
+    start = ever.since_start_bytes if ever is not None else None
+    earlier = ""
 
     if start and start > size:
-        need += (
-            f"; before the trace the process had up to {format_bytes(start)} allocated"
-        )
+        before = format_bytes(start)
+        earlier = f"; before the trace the process had up to {before} allocated"
 
-    return f"{need}."
+    return f"Takes up to {format_bytes(size)}{limit}{_highest_place(report)}{earlier}."
 
 
 def _highest_place(report: ReportFile) -> str:

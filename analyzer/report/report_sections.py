@@ -14,6 +14,7 @@ from analyzer.model.contract.report_file import (
 from analyzer.model.units import format_bytes
 from analyzer.report.actions import change_items
 from analyzer.report.answer import (
+    LEAST_RATIO,
     answer_tone,
     basis_words,
     error_line,
@@ -41,7 +42,6 @@ ROWS = 12  # of a table in the terminal
 _HOST_ROWS = 10
 _SHOWN_STEPS = 6
 _OWNERS = 4  # groups of tensors on the first screen
-_CATEGORIES = 4  # on the first screen; the others are one row
 _NOTICES = 2  # before the figures; the others are details
 LEAST_PARTS = 1000  # a smaller part of the peak is not shown
 _SIZES = (TableColumn("requested", "bytes"), TableColumn("allocated", "bytes"))
@@ -157,21 +157,17 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
 
 
 def _categories_section(report: ReportFile) -> Section:
-    """Return the largest categories at the peak; the others are one row."""
+    """Return the categories from 1 % of the peak on."""
     shares = sorted(list_shares(report), key=lambda row: -row[2])
     rows: list[tuple[CellValue, ...]] = []
 
-    for name, label, size_bytes, ratio in shares[:_CATEGORIES]:
+    for name, label, size_bytes, ratio in shares:
+        if ratio < LEAST_RATIO:
+            break
+
         tone = cast("Tone", name)  # each category is a tone
         size = Cell(size_bytes, path=f"categories_at_peak.{name}")
         rows.append((label, size, ratio, Cell(ratio, tone)))
-
-    others = shares[_CATEGORIES:]
-    if others:
-        size_bytes = sum(row[2] for row in others)
-        ratio = sum(row[3] for row in others)
-        name = f"{len(others)} other{'s' if len(others) > 1 else ''}"
-        rows.append((name, size_bytes, ratio, None))
 
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
 
