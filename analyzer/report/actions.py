@@ -149,12 +149,9 @@ def find_action(report: ReportFile) -> str:
         return f"Nothing to change: no change is known to save 1 % of {format_bytes(of_bytes)}."
 
     first = changes[0]
-    verdict = report.verdict
-    if verdict is not None and verdict.outcome is Outcome.FITS:
-        saving = f" ({first.gain})" if first.gain else ""
-        return f"It fits. If needed: {first.action}{saving}."
-
     gain = f": {first.gain}" if first.gain else ""
+    if report.verdict is not None and report.verdict.outcome is Outcome.FITS:
+        return f"It fits. If needed: {first.action}{gain}."
 
     return f"{first.action}{gain}."
 

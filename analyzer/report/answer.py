@@ -503,7 +503,7 @@ def list_reasons(report: ReportFile) -> Iterator[str]:
     settings = () if report.simulated_card is None else report.simulated_card.settings
 
     for one in settings:
-        if one.value:
+        if one.value != one.usual:
             write = format_bytes if one.is_bytes else str
             value, most = map(write, (one.value, one.most))
 

@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import evidence_row
 from analyzer.explain.running.leaks import find_filling
 from analyzer.explain.running.slope import find_own_peak, measure_growth
-from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import (
     MOST_READINGS,
     ProgramFigures,
@@ -105,7 +103,6 @@ def _report_constant(one: LargeConstant) -> Finding:
         "outside the function, or pass a tensor as an argument.",
         saves_bytes=one.size_bytes * one.copies,
         saves_kind="allocated",
-        evidence=(_constant_row(one),),
     )
 
 
@@ -124,24 +121,11 @@ def _report_held(one: LargeConstant, *, on_card: bool) -> Finding:
         f"tf.data{off_card}.",
         saves_bytes=one.size_bytes * one.copies,
         saves_kind="allocated",
-        evidence=(_constant_row(one),),
     )
 
 
 def _array_words(one: LargeConstant) -> str:
     return f"{one.dtype}, shape {list(one.shape or ()) or 'unknown'}"
-
-
-def _constant_row(one: LargeConstant) -> EvidenceRow:
-    array = _array_words(one)
-    size = one.size_bytes
-    return evidence_row(
-        array,
-        name=one.name,
-        where=one.where,
-        count=one.copies,
-        size=size,
-    )
 
 
 def _stage_bytes(one: DataStage) -> int:

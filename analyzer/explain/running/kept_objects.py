@@ -172,16 +172,13 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     if not names or size_bytes < max(_LEAST_NAMED_BYTES, _LEAST_NAMED_RATIO * peak):
         return
 
-    shown = ", ".join(f"{held.holder} ({held.where})" for held in names[:3])
-
     yield Finding(
         id="held-over",
         severity=analysis.rate(size_bytes),
         title=f"{format_bytes(size_bytes)} of the previous step are alive at the peak: "
         f"{names[0].holder} holds them ({names[0].where})",
         detail="In a loop, a name holds its tensors until it is reassigned, one step "
-        f"later. After a step these names hold tensors: {shown}. `del` them at the end "
-        "of the step, or move the step into a function.",
+        "later. `del` it at the end of the step, or move the step into a function.",
         saves_bytes=size_bytes,
         evidence=tuple(holder_row("held by", held) for held in names[:_ROWS]),
     )

@@ -200,12 +200,9 @@ def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
 
     charts = []
 
-    # Resident memory settles for long: only a finding says that it grows.
-    trend = f" (trend: {program.device.trend})"
-
-    for title, words, points in (
-        ("In use in TensorFlow's allocator", trend, device),
-        ("Resident memory of the process, with its trace", "", host),
+    for title, points in (
+        ("In use in TensorFlow's allocator", device),
+        ("Resident memory of the process, with its trace", host),
     ):
         if len(points) < _FEWEST:
             continue
@@ -218,7 +215,7 @@ def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
         low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
         caption = (
             f"{title}, steps {first:,} to {end:,}, from 0 to {high}: least {low}, "
-            f"at the end {last}{words}"
+            f"at the end {last}"
         )
 
         places = []
