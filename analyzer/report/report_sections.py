@@ -228,7 +228,7 @@ def tensors_section(report: ReportFile, most: int, *, skipped: int = 0) -> Secti
     others = ordered[len(shown) :]
     rows = [_tensors_row(group) for group in shown]
 
-    if others:
+    if others and (shown or not skipped):
         rest = sum(map(_sum_of, others))
         count = sum(map(len, others))
         rows.append((rest, "", "", Cell(f"{count} more", "muted"), "", ""))
