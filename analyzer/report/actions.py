@@ -136,8 +136,7 @@ def find_action(report: ReportFile) -> str:
         return f"See what the whole step needs: {command}"
 
     if not changes:
-        verdict = report.verdict
-        need = None if verdict is None else verdict.need
+        need = None if report.verdict is None else report.verdict.need
         of_bytes = _limit_of(report)
 
         if need is not None and need.outside_bytes > _LEAST_RATIO * of_bytes:

@@ -130,8 +130,10 @@ def _describe_growth(report: ReportFile) -> tuple[str, bool]:
     if device.trend == "fills":
         return "No leak: memory rises only while a container with a bound fills.", True
     if device.trend == "flat":
-        is_rising = device.low_bytes > 0
-        slope = f"grows by less than {most} a step" if is_rising else "does not grow"
+        slope = "does not grow"
+        if device.low_bytes > 0:
+            slope = f"grows by less than {most} a step"
+
         return f"No leak in {steps}: memory in use {slope}.", True
 
     start = f"Cannot tell if memory grows: {steps}"
@@ -297,8 +299,8 @@ def notices_of(report: ReportFile) -> tuple[str, ...]:
     verdict = report.verdict
     notices = [] if integrity is None else list(integrity.says)
 
-    if verdict is not None and verdict.cautions:
-        notices.append(f"Caution: {'. '.join(verdict.cautions)}.")
+    if verdict is not None:
+        notices += [f"Caution: {one}." for one in verdict.cautions]
     growth, is_known = _describe_growth(report)
     if not is_known or (has_limit(report) and _find_growth(report)):
         notices.append(growth)
@@ -375,7 +377,7 @@ def _place_words(report: ReportFile) -> str:
     peak = report.peak
     program = report.program
     subject = "The peak"
-    place = ""
+    place = f" by {peak.op}" if peak.op else ""
 
     if peak.step is not None and not (program is not None and program.whole_run):
         numbers = {one.index: one.number for one in report.steps}
@@ -384,9 +386,6 @@ def _place_words(report: ReportFile) -> str:
         subject += f" of {'traced ' if program else ''}step {name}"
     elif program is None and report.steps and report.peak_ever is not None:
         subject += f", {report.peak_ever.phase},"
-
-    if peak.op:
-        place += f" by {peak.op}"
 
     layer = f"layer {peak.layer}" if peak.layer else ""
     about = ", ".join(filter(None, (layer, peak.source)))
@@ -417,11 +416,8 @@ def _card_lines(cards: Sequence[CardUse]) -> Iterator[str]:
         word = "Card" if len(uses) == 1 else "Cards"
         numbers = ", ".join(str(use.number) for use in uses)
 
-        shown = [use for use in uses if use.is_shown]
-
-        end = ""
-        if shown:
-            end = f"; this report shows {shown[0].allocator}"
+        shown = [use.allocator for use in uses if use.is_shown]
+        end = f"; this report shows {shown[0]}" if shown else ""
 
         yield f"{word} {numbers}{name}: {figures}{end}."
 

@@ -165,9 +165,9 @@ def _categories_section(report: ReportFile) -> Section:
         if ratio < LEAST_RATIO:
             break
 
-        tone = cast("Tone", name)  # each category is a tone
         size = Cell(size_bytes, path=f"categories_at_peak.{name}")
-        rows.append((label, size, ratio, Cell(ratio, tone)))
+        bar = Cell(ratio, cast("Tone", name))  # each category is a tone
+        rows.append((label, size, ratio, bar))
 
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
 

@@ -251,7 +251,6 @@ def _report_retraced(one: TracedFunction, start: str) -> Finding:
         last = one.retraces[-1]
         cause = last.cause
 
-        reason = ""
         if last.changed:
             reason = f" Last reason: {last.changed}."
 
