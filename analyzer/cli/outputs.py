@@ -16,6 +16,7 @@ from analyzer.cli import shared_options as options
 from analyzer.cli import stdout
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
 from analyzer.model.contract.report_file import Kind, ReportFile
+from analyzer.model.contract.report_json import REPORT_HTML
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
 from analyzer.report.answer import peak_limit_words
@@ -120,8 +121,10 @@ class Outputs(PageOutputs):
         is_stuck = not result.report.next_command or lacks_target(result.report)
         if is_stuck and result.folder is not None:
             command = name_command(result.report)
-            words = ("analyze", command, str(result.folder), "--html", "report.html")
-            report = structs.replace(result.report, next_command=shlex.join(words))
+            words = ("analyze", command, str(result.folder), "--html", REPORT_HTML)
+            has_page = (result.folder / REPORT_HTML).exists()
+            following = "" if has_page else shlex.join(words)
+            report = structs.replace(result.report, next_command=following)
             result = replace(result, report=report)
 
         limit = self.max_peak_bytes

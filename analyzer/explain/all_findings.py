@@ -25,7 +25,6 @@ _ALWAYS = (
     "grows",
     "growth-per-step",
     "tapes-kept",
-    "models-kept",
 )
 
 # Findings with an equivalent program, which come before others of the next higher severity.

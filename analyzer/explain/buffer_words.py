@@ -110,9 +110,11 @@ def evidence_row(
 
 
 def holder_row(what: str, held: HeldTensors) -> EvidenceRow:
-    """Return the row of a name or container that holds tensors."""
+    """Return the row of a name or container that holds tensors, with the first shapes."""
+    shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
+
     return evidence_row(
-        what,
+        f"{what}, shape {shapes}" if shapes else what,
         name=held.holder,
         where=held.where,
         count=held.count,
@@ -167,7 +169,8 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
         unsaid = _WITHOUT_READER.get(category, "no known reader")
         return unsaid if role in ("", category) else role
 
-    is_kept = category == Category.ACTIVATION and role not in PASSING_ROLES
+    is_passing_on = role in PASSING_ROLES or role == category  # as of inference
+    is_kept = category == Category.ACTIVATION and not is_passing_on
     verb = "kept for" if is_kept else "waits for"
     kind = row["waits_for_type"]
     name = reader.rpartition("/")[2].rstrip("_0123456789")

@@ -46,7 +46,6 @@ KIND_WORDS = {
 # share of the second peak below which the programs are different
 _LEAST_SHARED = 0.1
 _OUTPUT_NUMBER = re.compile(r":\d+$")
-_TRAILING_NUMBER = re.compile(r"_\d+(?=[/:]|$)")
 
 
 def compare(
@@ -76,9 +75,10 @@ def compare(
     notes = _messages(*both)
     if shared_ratio < _LEAST_SHARED:
         notes.append(
-            f"{shared_ratio:.0%} of the bytes at the second peak have an op or a "
-            "variable of the first: compare only totals and categories."
+            f"Only {shared_ratio:.0%} of the bytes at the second peak have an op or a "
+            "variable of the first, so layers and ops are left out."
         )
+        alive_a, alive_b = alive_a[:0], alive_b[:0]
 
     peak = _compare_peaks(*both)
     categories = _compare_categories(*both)
@@ -86,8 +86,7 @@ def compare(
     facts: dict[str, tuple[str, str]] = {}  # type and layer
 
     for made in pd.concat([alive_a, alive_b]).itertuples():
-        for name in (made.made, _without_numbers(made.made)):
-            facts.setdefault(name, (str(made.op_type), str(made.layer)))
+        facts.setdefault(made.made, (str(made.op_type), str(made.layer)))
 
     ops = []
 
@@ -120,11 +119,6 @@ def compare(
         ),
         next_command=report_b.next_command,
     )
-
-
-def _without_numbers(name: str) -> str:
-    """Return a name without the trailing numbers of its parts."""
-    return _TRAILING_NUMBER.sub("", name)
 
 
 def _compare_categories(a: ReportFile, b: ReportFile) -> tuple[CategoryOfBoth, ...]:
@@ -219,22 +213,7 @@ def _matched_rows(
     column: str,
 ) -> list[dict[str, Any]]:
     """Return each name with its change and bytes, largest difference first."""
-    sums_a = _sum_by(alive_a, column)
-    sums_b = _sum_by(alive_b, column)
-
-    both = set(sums_a.index) & set(sums_b.index)
-    only_a = {_without_numbers(name) for name in set(sums_a.index) - both}
-    only_b = {_without_numbers(name) for name in set(sums_b.index) - both}
-    renumbered = (only_a & only_b) - both
-
-    def key(name: str) -> str:
-        """Return the name, without trailing numbers if the sides differ only in them."""
-        short = _without_numbers(name)
-        return short if name not in both and short in renumbered else name
-
-    sums = pd.DataFrame(
-        {"a": sums_a.groupby(key).sum(), "b": sums_b.groupby(key).sum()}
-    )
+    sums = pd.DataFrame({"a": _sum_by(alive_a, column), "b": _sum_by(alive_b, column)})
     rows = [
         {"name": str(name), "change": _change(a, b), **_difference(a, b)}
         for name, a, b in sums.fillna(0).astype("int64").itertuples()
@@ -336,10 +315,11 @@ def _answer(
     size = format_bytes(abs(delta))
     ratio = delta / max(before, 1)
     if abs(ratio) >= 0.0005:
-        size += f" ({ratio:+.1%})"
+        size += f" ({abs(ratio):.1%})"
 
     verb = "needs" if row.number == "needs" else "requests"
-    headline = f"{label_b} {verb} {size} {_more(delta)} than {label_a}."
+    change = "more" if delta > 0 else "less"
+    headline = f"{label_b} {verb} {size} {change} than {label_a}."
     if not delta:
         headline = f"{label_b} {verb} as much as {label_a}."
 
@@ -349,10 +329,6 @@ def _answer(
         number = f"Need: {_both_sizes(row)}. {number}"
 
     return headline, number, _largest_change(categories, layers)
-
-
-def _more(delta_bytes: int) -> str:
-    return "more" if delta_bytes > 0 else "less"
 
 
 def _both_sizes(row: PeakOfBoth) -> str:

@@ -60,8 +60,11 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
     own_bytes = find_own_peak(recording)
     outside = _find_earlier_peak(recording, least)
     least = replace(least, before_trace=outside, own_peak_bytes=own_bytes)
+    most = replace(most, before_trace=outside, own_peak_bytes=own_bytes)
+    if least.pool.bytes < most.pool.bytes:
+        most = replace(most, without_trials_bytes=least.pool.bytes)
 
-    return least, replace(most, before_trace=outside, own_peak_bytes=own_bytes)
+    return least, most
 
 
 def _widen_by_updates(analysis: Analysis, size: BoundedBytes) -> BoundedBytes:

@@ -113,13 +113,11 @@ def _state_peaks(
     )
     least = int(rounded) - max(analysis.peak.requested_bytes - requested.low, 0)
 
-    because = _explain_range(
-        len(runs),
-        len(orders),
-        seen_requested,
-        seen_allocated,
-        replayed,
-    )
+    because = [
+        f"The likely range is that of {len(runs)} run{'s' * (len(runs) > 1)} of the step and "
+        f"{len(orders) - 1} replays with delayed ops, widened; about {_CHANCE:.0%} of further "
+        "runs lie outside."
+    ]
 
     changes = []
     if below_bytes:
@@ -174,28 +172,6 @@ def _peaks_with_all(analysis: Analysis) -> list[Peak]:
     ]
 
 
-def _explain_range(
-    runs: int,
-    orders: int,
-    requested: Range,
-    allocated: Range,
-    replayed: Range,
-) -> list[str]:
-    """Return sentences on the requested, allocated and replayed peaks that were seen."""
-    replays = ""
-
-    if orders > 1:
-        highest = format_bytes(replayed.high)
-        replays = f"; {orders - 1} replays with delayed ops allocated up to {highest}"
-
-    return [
-        f"{runs} {'run' if runs == 1 else 'runs'} of the step in this process, whose "
-        f"order of ops may vary, requested {_spell(requested)} and allocated "
-        f"{_spell(allocated)}{replays}. The likely range is wider: {_CHANCE:.0%} of "
-        "further runs lie outside."
-    ]
-
-
 def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
     """Return by how many bytes other likely workspaces lower and raise the steady step's peak.
 
@@ -235,13 +211,6 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
     peak_bytes = int(count_live_bytes(analysis).max())
 
     return max(peak_bytes - low, 0), max(high - peak_bytes, 0)
-
-
-def _spell(size: Range) -> str:
-    if format_bytes(size.low) == format_bytes(size.high):
-        return format_bytes(size.low)
-
-    return f"{format_bytes(size.low)} to {format_bytes(size.high)}"
 
 
 def widen(seen: Range, runs: int) -> Range:

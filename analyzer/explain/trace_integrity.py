@@ -7,7 +7,7 @@ from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.slope import find_own_peak
-from analyzer.model.contract.report_file import ReplayCheck, TrustFigures
+from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.recording.records import DamageReason, Recording
 from analyzer.model.units import format_bytes
@@ -29,7 +29,6 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
         check,
         replay=replay,
         says=tuple(_notices(analysis, check, counter)),
-        replay_says="" if replay is None else _replay_words(replay),
     )
 
 
@@ -89,28 +88,14 @@ def _notices(
         yield f"Incomplete trace: {damage.message}"
 
     replay = analysis.replay_check
-    if (
-        replay is not None
-        and replay.equal < replay.events
-        and not check.events_disagreeing
-    ):
-        yield _replay_words(replay)
-
-
-def _replay_words(replay: ReplayCheck) -> str:
-    different = replay.events - replay.equal
-    if not different:
-        return (
-            f"The replay of {replay.events:,} events reproduces every address and size "
-            "in the trace."
+    different = replay.events - replay.equal if replay is not None else 0
+    if replay is not None and different and not check.events_disagreeing:
+        yield (
+            f"The replay differs from the trace in {different:,} of {replay.events:,} "
+            "events. Either the trace is incomplete, or the allocator had settings that "
+            "are not simulated. So the pool is unknown, and replays under other settings "
+            "are only a guess."
         )
-
-    return (
-        f"The replay differs from the trace in {different:,} of {replay.events:,} "
-        "events. Either the trace is incomplete, or the allocator had settings that "
-        "are not simulated. So the pool is unknown, and replays under other settings "
-        "are only a guess."
-    )
 
 
 # Of the counter: it is read a moment after the last event.

@@ -6,7 +6,6 @@ reserve. A limit of the user is for the pool alone. The limit of the allocator t
 to use gives no verdict.
 """
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,9 +47,6 @@ _WIDE_RATIO = 0.05
 
 # Least limit of a pool, in peaks of its chunks: at most 2.0 in 61 programs of others.
 _FRAGMENTATION = 2
-
-_BRACKETS = re.compile(r"\s*\([^()]*\)")
-_CLAUSE = re.compile(r":\s|;\s|\.(?:\s|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,25 +330,22 @@ def _headline_without_limit(analysis: Analysis) -> str:
 
 
 def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
-    """Return reasons for uncertain figures: a wide range, each warning."""
+    """Return a caution if the range of the allocated peak is wide."""
     stated = stated_range(analysis)
-    cautions = []
-    if stated is not None and stated.allocated_high_bytes is not None:
-        low = stated.allocated_low_bytes or 0
-        high = stated.allocated_high_bytes
-        ratio = (high - low) / max(analysis.peak.allocated_bytes, 1)
+    if stated is None or stated.allocated_high_bytes is None:
+        return ()
 
-        # A higher peak, of the process or of trials in the first step, decides.
-        own_bytes = find_own_peak(analysis.recording) or 0
-        decisive = max(own_bytes, analysis.peak_ever.allocated_bytes)
-        if ratio > _WIDE_RATIO and high > decisive:
-            cautions.append(
-                "the allocated peak may be anywhere from "
-                f"{format_bytes(low)} to {format_bytes(high)}, a range of {ratio:.0%}"
-            )
+    low = stated.allocated_low_bytes or 0
+    high = stated.allocated_high_bytes
+    ratio = (high - low) / max(analysis.peak.allocated_bytes, 1)
 
-    for warning in analysis.recording.warnings:  # the first clause, without brackets
-        clause = _CLAUSE.split(_BRACKETS.sub("", warning.strip()), maxsplit=1)[0]
-        cautions.append(clause)
+    # A higher peak, of the process or of trials in the first step, decides.
+    own_bytes = find_own_peak(analysis.recording) or 0
+    decisive = max(own_bytes, analysis.peak_ever.allocated_bytes)
+    if ratio <= _WIDE_RATIO or high <= decisive:
+        return ()
 
-    return tuple(dict.fromkeys(cautions))
+    return (
+        f"the allocated peak may be anywhere from {format_bytes(low)} to "
+        f"{format_bytes(high)}, a range of {ratio:.0%}",
+    )

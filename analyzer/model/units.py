@@ -83,14 +83,6 @@ def parse_bytes(text: str) -> int:
     return round(float(number) * _FACTORS[unit.lower()])
 
 
-def format_seconds(seconds: float) -> str:
-    """Return a duration in seconds or milliseconds."""
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-
-    return f"{seconds * 1000:.1f} ms"
-
-
 def times(count: int) -> str:
     """Return a count as words: ``once``, ``1,204 times``."""
     return "once" if count == 1 else f"{count:,} times"

@@ -312,8 +312,8 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
 
     if card is not None and card.total_bytes:
         source = " according to the catalogue" if card.is_from_catalogue else ""
-        total = format_bytes(card.total_bytes)
-        yield "card", f"{card.name}, {total}{source}".removeprefix(", ")
+        name = f"{card.name}, " if card.name else ""
+        yield "card", f"{name}{format_bytes(card.total_bytes)}{source}"
 
 
 def _list_figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:

@@ -136,12 +136,8 @@ def find_action(report: ReportFile) -> str:
         return f"See what the whole step needs: {command}"
 
     if not changes:
-        verdict = report.verdict
-        need = None if verdict is None else verdict.need
-
-        of_bytes = _limit_of(report) or report.peak.allocated_bytes
-        if verdict is not None and not _limit_of(report):
-            of_bytes = verdict.need_bytes or of_bytes
+        need = None if report.verdict is None else report.verdict.need
+        of_bytes = _limit_of(report)
 
         if need is not None and need.outside_bytes > _LEAST_RATIO * of_bytes:
             return (
@@ -152,27 +148,28 @@ def find_action(report: ReportFile) -> str:
         return f"Nothing to change: no change is known to save 1 % of {format_bytes(of_bytes)}."
 
     first = changes[0]
-    verdict = report.verdict
-    if verdict is not None and verdict.outcome is Outcome.FITS:
-        saving = f" ({first.gain})" if first.gain else ""
-        return f"It fits. If needed: {first.action}{saving}."
-
     gain = f": {first.gain}" if first.gain else ""
+    if report.verdict is not None and report.verdict.outcome is Outcome.FITS:
+        return f"It fits. If needed: {first.action}{gain}."
 
     return f"{first.action}{gain}."
 
 
-def _limit_of(report: ReportFile) -> int | None:
-    """Return the limit of the verdict or of the card, else the size of the process; None without."""
+def _limit_of(report: ReportFile) -> int:
+    """Return the limit of the verdict or of the card, else the size of the process or the need."""
     verdict = report.verdict
-    program = report.program
-    if verdict is not None and verdict.limit_bytes is not None:
-        return verdict.limit_bytes
+    sizes: list[int | None] = []
 
+    if verdict is not None:
+        sizes.append(verdict.limit_bytes)
     if report.device.kind == "gpu":
-        return report.device.memory_limit_bytes
+        sizes.append(report.device.memory_limit_bytes)
+    if report.program is not None:
+        sizes.append(report.program.process_peak_bytes)
+    if verdict is not None:
+        sizes.append(verdict.need_bytes)
 
-    return program.process_peak_bytes if program is not None else None
+    return next(filter(None, sizes), report.peak.allocated_bytes)
 
 
 def change_items(report: ReportFile) -> tuple[Item, ...]:
@@ -208,7 +205,7 @@ def remedy_items(
     least = 0.0
 
     if report is not None:
-        least = _LEAST_RATIO * (_limit_of(report) or report.peak.requested_bytes)
+        least = _LEAST_RATIO * _limit_of(report)
 
     for remedy in remedies:
         saves_bytes = remedy.saves_bytes
@@ -285,7 +282,9 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
     if remedy == "half-batch" and batch > 1 and report.program is None:
         code = f"batch_size = {batch // 2}  # {batch} before"
 
-    if report.step.is_jax:
+    shapes = str(finding.evidence)
+    is_of_arrays = "shape [" in shapes and "shape []" not in shapes
+    if report.step.is_jax or is_of_arrays:
         code = ""
 
     kept_in = _LIST_NAME.search(finding.title)
@@ -303,7 +302,8 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
     if action and code:
         gain = "its saving was not computed"
     if finding.saves_bytes:
-        gain = f"saves about {format_bytes(finding.saves_bytes)} {finding.saves_kind}"
+        word = "at most" if finding.id == "workspace" else "about"
+        gain = f"saves {word} {format_bytes(finding.saves_bytes)} {finding.saves_kind}"
 
     return Item(
         finding.severity,

@@ -53,7 +53,7 @@ _TONES: dict[Outcome, Tone] = {
 }
 
 _LARGEST = 3  # categories in a verdict
-_LEAST_RATIO = 0.01  # of the peak, of a category in a verdict
+LEAST_RATIO = 0.01  # of the peak, of a category that is shown
 
 
 def answer_lines(report: ReportFile) -> tuple[str, str, str]:
@@ -97,11 +97,9 @@ def verdict_line(report: ReportFile) -> str:
     if report.verdict is not None and has_limit(report):
         return report.verdict.headline
 
-    program = report.program
-    if program is not None and not program.whole_run:
-        return _program_verdict(report, program)
+    growth, is_known = _describe_growth(report)
 
-    return _largest_categories(report)
+    return growth if is_known else _largest_categories(report)
 
 
 def _find_growth(report: ReportFile) -> str:
@@ -110,57 +108,45 @@ def _find_growth(report: ReportFile) -> str:
     return next(titles, "")
 
 
-def _keeps_models(report: ReportFile) -> bool:
-    """Return whether a loop keeps its models: memory then grows with each model, not each step."""
-    return any(one.id == "models-kept" for one in report.findings)
+def _describe_growth(report: ReportFile) -> tuple[str, bool]:
+    """Return a sentence on a program's growth, and whether it is known; empty if nothing is said.
 
+    A loop that keeps its models grows with each model, not with each step.
+    """
+    program = report.program
+    if program is None or program.whole_run:
+        return "", False
 
-def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
     growth = _find_growth(report)
-    trend = program.device.trend
-
     if growth:
-        return f"Leak: {growth[0].lower()}{growth[1:]}."
+        return f"Leak: {growth[0].lower()}{growth[1:]}.", True
+    if any(one.id == "models-kept" for one in report.findings):
+        return "", False
 
-    if trend == "flat" and not _keeps_models(report):
+    device = program.device
+    steps = f"{program.steps:,} steps"
+    most = format_bytes(round(max(device.high_bytes, 0)))
+
+    if device.trend == "fills":
+        return "No leak: memory rises only while a container with a bound fills.", True
+    if device.trend == "flat":
         slope = "does not grow"
-        if program.device.low_bytes > 0:
-            most = format_bytes(round(program.device.high_bytes))
+        if device.low_bytes > 0:
             slope = f"grows by less than {most} a step"
 
-        return f"No leak in {program.steps:,} steps: memory in use {slope}."
+        return f"No leak in {steps}: memory in use {slope}.", True
 
-    if trend == "fills":
-        return "No leak: memory rises only while a container with a bound fills."
+    start = f"Cannot tell if memory grows: {steps}"
+    if not device.level_bytes:
+        return f"{start} are too few.", False
+    if device.low_bytes > 0 or device.high_bytes <= 0:
+        low = signed_bytes(device.low_bytes)
+        return f"{start}, {low} to {signed_bytes(device.high_bytes)} a step.", False
 
-    return _largest_categories(report)
-
-
-def _unclear_growth(report: ReportFile) -> str:
-    """Return why a program's growth is unknown; empty if it is known."""
-    program = report.program
-    if program is None or program.whole_run or _find_growth(report):
-        return ""
-    if program.device.trend in ("flat", "fills") or _keeps_models(report):
-        return ""
-
-    steps = f"Cannot tell if memory grows: {program.steps:,} steps"
-    if not program.device.level_bytes:
-        return f"{steps} are too few."
-
-    low_bytes = program.device.low_bytes
-    high_bytes = program.device.high_bytes
-    if low_bytes <= 0 < high_bytes:
-        most = format_bytes(round(high_bytes))
-        return (
-            f"No sign of a leak in {program.steps:,} steps: any growth of memory in use is "
-            f"below {most} a step."
-        )
-
-    low = signed_bytes(low_bytes)
-    high = signed_bytes(high_bytes)
-
-    return f"{steps}, {low} to {high} a step."
+    return (
+        f"No sign of a leak in {steps}: any growth of memory in use is below {most} a step.",
+        False,
+    )
 
 
 def _largest_categories(report: ReportFile) -> str:
@@ -168,7 +154,7 @@ def _largest_categories(report: ReportFile) -> str:
     parts = []
 
     for _, label, _, ratio in shares[:_LARGEST]:
-        if ratio >= _LEAST_RATIO:
+        if ratio >= LEAST_RATIO:
             parts.append(f"{label.lower()} {ratio:.0%}")
 
     peak = format_bytes(report.peak.requested_bytes)
@@ -220,12 +206,9 @@ def _number_line(report: ReportFile) -> str:
 
 def _least_need(report: ReportFile) -> str:
     """Return the highest allocated peak of a trace, with the limit of its card."""
-    size = report.peak.allocated_bytes
+    ever = report.peak_ever
+    size = (ever or report.peak).allocated_bytes
     device = report.device
-
-    if report.peak_ever is not None:
-        size = max(size, report.peak_ever.allocated_bytes)
-
     limit = ""
 
     if device.kind == "tpu":
@@ -237,18 +220,14 @@ def _least_need(report: ReportFile) -> str:
         user = "XLA's allocator" if report.step.is_jax else "TensorFlow"
         limit = f" of the {of} that {user} may use on {device.name}"
 
-    place = _highest_place(report)
-    verb = "Takes up to" if " by trials" in place else "Needs at least"
-    need = f"{verb} {format_bytes(size)}{limit}{place}"
-    ever = report.peak_ever
-    start = None if ever is None else ever.since_start_bytes
+    start = ever.since_start_bytes if ever is not None else None
+    earlier = ""
 
     if start and start > size:
-        need += (
-            f"; before the trace the process had up to {format_bytes(start)} allocated"
-        )
+        before = format_bytes(start)
+        earlier = f"; before the trace the process had up to {before} allocated"
 
-    return f"{need}."
+    return f"Takes up to {format_bytes(size)}{limit}{_highest_place(report)}{earlier}."
 
 
 def _highest_place(report: ReportFile) -> str:
@@ -261,12 +240,22 @@ def _highest_place(report: ReportFile) -> str:
         return ""
 
     is_higher = ever.allocated_bytes > report.peak.allocated_bytes
-    if not is_higher and " by trials" not in ever.phase:
+    place, by, trials = ever.phase.partition(" by ")
+    if not is_higher and not by:
         return ""
 
-    verb = "reached in" if ever.phase.startswith("step") else "reached"
+    end = f"{by}{trials}"
+    if need is not None and need.without_trials_bytes is not None:
+        beside_bytes = need.beside_pool.bytes if need.beside_pool else 0
+        least = format_bytes(need.without_trials_bytes + beside_bytes)
+        end += f"; without them it needs {least}"
 
-    return f", {verb} {ever.phase}"
+    if need is not None and not _is_own_peak(need):  # the parts have the phase
+        return f",{end}" if end else ""
+
+    verb = "reached in" if place.startswith("step") else "reached"
+
+    return f", {verb} {place}{end}"
 
 
 def _phase_words(report: ReportFile) -> dict[LifePhase, str]:
@@ -310,14 +299,13 @@ def notices_of(report: ReportFile) -> tuple[str, ...]:
     verdict = report.verdict
     notices = [] if integrity is None else list(integrity.says)
 
-    if verdict is not None and verdict.cautions:
-        notices.append(f"Caution: {'. '.join(verdict.cautions)}.")
-    if has_limit(report) and _find_growth(report):
-        notices.append(f"{_find_growth(report)}.")
+    if verdict is not None:
+        notices += [f"Caution: {one}." for one in verdict.cautions]
+    growth, is_known = _describe_growth(report)
+    if not is_known or (has_limit(report) and _find_growth(report)):
+        notices.append(growth)
 
-    notices.append(_unclear_growth(report))
-
-    return tuple(filter(None, notices))
+    return tuple(filter(None, (*notices, *report.warnings)))
 
 
 def step_words(report: ReportFile) -> str:
@@ -353,14 +341,11 @@ def basis_of(report: ReportFile) -> str:
 
 def basis_words(report: ReportFile) -> str:
     """Return whether the figures were measured or predicted, and for which device."""
+    basis = basis_of(report)
+    preposition = "on" if basis == Basis.MEASURED.value else "for"
     device = report.device.name or report.device.kind or "an unnamed device"
-    words = {
-        "simulated": f"Simulated for {device}; TensorFlow's GPU runtime ran, but no kernel.",
-        "predicted": f"Predicted for {device}; no step ran.",
-        "measured": f"Measured on {device}.",
-    }
 
-    return words[basis_of(report)]
+    return f"{basis} {preposition} {device}"
 
 
 def list_shares(report: ReportFile) -> list[tuple[str, str, int, float]]:
@@ -377,8 +362,7 @@ def list_shares(report: ReportFile) -> list[tuple[str, str, int, float]]:
 
 
 def list_details(report: ReportFile) -> Iterator[str]:
-    """Yield sentences on the figures: their basis, place and range, and the program's steps."""
-    yield basis_words(report)
+    """Yield sentences on the figures: their place and range, and the program's steps."""
     yield _place_words(report)
     yield from _card_lines(report.cards)
 
@@ -387,17 +371,13 @@ def list_details(report: ReportFile) -> Iterator[str]:
 
     yield _range_words(report)
 
-    integrity = report.integrity
-    if integrity is not None and integrity.replay_says not in ("", *integrity.says):
-        yield integrity.replay_says
-
 
 def _place_words(report: ReportFile) -> str:
     """Return the peaks, and the step, op, layer and line of the requested one."""
     peak = report.peak
     program = report.program
     subject = "The peak"
-    place = ""
+    place = f" by {peak.op}" if peak.op else ""
 
     if peak.step is not None and not (program is not None and program.whole_run):
         numbers = {one.index: one.number for one in report.steps}
@@ -406,9 +386,6 @@ def _place_words(report: ReportFile) -> str:
         subject += f" of {'traced ' if program else ''}step {name}"
     elif program is None and report.steps and report.peak_ever is not None:
         subject += f", {report.peak_ever.phase},"
-
-    if peak.op:
-        place += f" by {peak.op}"
 
     layer = f"layer {peak.layer}" if peak.layer else ""
     about = ", ".join(filter(None, (layer, peak.source)))
@@ -439,11 +416,8 @@ def _card_lines(cards: Sequence[CardUse]) -> Iterator[str]:
         word = "Card" if len(uses) == 1 else "Cards"
         numbers = ", ".join(str(use.number) for use in uses)
 
-        shown = [use for use in uses if use.is_shown]
-
-        end = ""
-        if shown:
-            end = f"; this report shows {shown[0].allocator}"
+        shown = [use.allocator for use in uses if use.is_shown]
+        end = f"; this report shows {shown[0]}" if shown else ""
 
         yield f"{word} {numbers}{name}: {figures}{end}."
 
@@ -525,7 +499,7 @@ def list_reasons(report: ReportFile) -> Iterator[str]:
     settings = () if report.simulated_card is None else report.simulated_card.settings
 
     for one in settings:
-        if one.value:
+        if one.value != one.usual:
             write = format_bytes if one.is_bytes else str
             value, most = map(write, (one.value, one.most))
 
@@ -566,29 +540,8 @@ def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
 
 
 def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
-    """Yield label, bytes, meaning and place in the JSON of the main numbers."""
+    """Yield label, bytes, meaning and place in the JSON of the numbers at the peak."""
     peak = report.peak
-    verdict = report.verdict
-    need = need_of(report)
-
-    is_whole = report.error is None
-    if is_whole and verdict is not None and verdict.need_bytes is not None:
-        meaning = "least pool of TensorFlow"
-
-        if verdict.limit_of == "card":
-            meaning = "largest memory of the process"
-        elif need is not None and need.own_peak_bytes == verdict.need_bytes:
-            meaning = "TensorFlow's own peak"
-
-        yield "needs", verdict.need_bytes, meaning, "verdict.need_bytes"
-
-    if verdict is not None and verdict.limit_bytes is not None:
-        meaning = "the given limit of the pool"
-        if verdict.limit_of == "card":
-            meaning = f"memory of {verdict.card}"
-
-        yield "limit", verdict.limit_bytes, meaning, "verdict.limit_bytes"
-
     if report.device.kind == "tpu":
         meaning = "heap, and the stack that XLA reserves"
         yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"
@@ -600,5 +553,5 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
     yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"
 
     if peak.pool_bytes is not None:
-        meaning = "bytes that the allocator took from the device"
+        meaning = "bytes that the allocator took, with free chunks"
         yield "pool", peak.pool_bytes, meaning, "peak.pool_bytes"

@@ -86,6 +86,8 @@ def _both(rows: Sequence[tuple[str, report_file.BytesOfBoth]]) -> Table:
 
 def _changes(title: str, rows: Sequence[report_file.LayerOfBoth], most: int) -> Section:
     changed = [row for row in rows if row.change != "same"]
+    if not rows:
+        return Section("", ())
     if not changed:
         words = f"{title}: all {len(rows)} are the same."
         return Section("", (Paragraph(words, "muted"),))

@@ -11,9 +11,10 @@ from analyzer.model.contract.report_file import (
     StepPeak,
     TensorAtPeak,
 )
-from analyzer.model.units import format_bytes, format_seconds
+from analyzer.model.units import format_bytes
 from analyzer.report.actions import change_items
 from analyzer.report.answer import (
+    LEAST_RATIO,
     answer_tone,
     basis_words,
     error_line,
@@ -41,8 +42,8 @@ ROWS = 12  # of a table in the terminal
 _HOST_ROWS = 10
 _SHOWN_STEPS = 6
 _OWNERS = 4  # groups of tensors on the first screen
-_CATEGORIES = 4  # on the first screen; the others are one row
 _NOTICES = 2  # before the figures; the others are details
+LEAST_PARTS = 1000  # a smaller part of the peak is not shown
 _SIZES = (TableColumn("requested", "bytes"), TableColumn("allocated", "bytes"))
 _NUMBERS = re.compile(r"\d+")
 
@@ -59,9 +60,7 @@ def report_document(report: ReportFile, max_peak_bytes: int | None = None) -> Do
         lead.insert(0, Paragraph(verdict, "strong"))
         verdict = peak_limit_words(report.peak.requested_bytes, max_peak_bytes)
 
-    basis = basis_words(report).rstrip(".").partition(";")[0]
-    basis = f"{basis[0].lower()}{basis[1:]}"
-    words = ", ".join(filter(None, (step_words(report), basis)))
+    words = ", ".join(filter(None, (step_words(report), basis_words(report))))
 
     return Document(
         report.target.text,
@@ -114,12 +113,7 @@ def _sections(report: ReportFile) -> Iterator[Section]:
 
 def _details(report: ReportFile, shown: int) -> Iterator[Section]:
     """Yield the sections that a terminal shows with ``-v``, after ``shown`` rows of tensors."""
-    in_subtitle = basis_words(report)
-    if ";" in in_subtitle:
-        in_subtitle = ""
-
-    details = list_details(report)
-    sentences = [Paragraph(one) for one in details if one not in ("", in_subtitle)]
+    sentences = [Paragraph(one) for one in list_details(report) if one]
     sentences += [
         Paragraph(one, "warning", "! ") for one in notices_of(report)[_NOTICES:]
     ]
@@ -132,8 +126,7 @@ def _details(report: ReportFile, shown: int) -> Iterator[Section]:
 
     parts.extend(layer_sections(report, ROWS))
 
-    basis = [Paragraph(line, "warning", "! ") for line in report.warnings]
-    basis += [Paragraph(line, "muted", "- ") for line in list_reasons(report)]
+    basis = [Paragraph(line, "muted", "- ") for line in list_reasons(report)]
     if basis:
         parts.append(Section("Sources and assumptions", tuple(basis)))
 
@@ -164,21 +157,17 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
 
 
 def _categories_section(report: ReportFile) -> Section:
-    """Return the largest categories at the peak; the others are one row."""
+    """Return the categories from 1 % of the peak on."""
     shares = sorted(list_shares(report), key=lambda row: -row[2])
     rows: list[tuple[CellValue, ...]] = []
 
-    for name, label, size_bytes, ratio in shares[:_CATEGORIES]:
-        tone = cast("Tone", name)  # each category is a tone
-        size = Cell(size_bytes, path=f"categories_at_peak.{name}")
-        rows.append((label, size, ratio, Cell(ratio, tone)))
+    for name, label, size_bytes, ratio in shares:
+        if ratio < LEAST_RATIO:
+            break
 
-    others = shares[_CATEGORIES:]
-    if others:
-        size_bytes = sum(row[2] for row in others)
-        ratio = sum(row[3] for row in others)
-        name = f"{len(others)} other{'s' if len(others) > 1 else ''}"
-        rows.append((name, size_bytes, ratio, None))
+        size = Cell(size_bytes, path=f"categories_at_peak.{name}")
+        bar = Cell(ratio, cast("Tone", name))  # each category is a tone
+        rows.append((label, size, ratio, bar))
 
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
 
@@ -198,12 +187,10 @@ def steps_section(report: ReportFile, most: int) -> Section:
     rows: list[tuple[CellValue, ...]] = []
 
     for place, step in shown:
-        seconds = step.duration_s
-        time = None if seconds is None else format_seconds(seconds)
         number = step.index if step.number is None else step.number
-        rows.append((number, *_size_cells(step, f"steps.{place}"), time))
+        rows.append((number, *_size_cells(step, f"steps.{place}")))
 
-    columns = (TableColumn("step", "number"), *_SIZES, TableColumn("time", "number"))
+    columns = (TableColumn("step", "number"), *_SIZES)
     left = len(steps) - len(shown)
 
     caption = ""
@@ -230,15 +217,20 @@ def tensors_section(report: ReportFile, most: int, *, skipped: int = 0) -> Secti
 
     for tensor in tensors:
         pattern = _NUMBERS.sub("*", tensor.layer or tensor.name)
-        key = (pattern, tensor.category, str(tensor.requested_bytes), tensor.shape)
+        reason = _NUMBERS.sub("*", tensor.why_alive.partition(" for ")[0])
+        size = str(tensor.requested_bytes)
+        key = (pattern, tensor.category, size, tensor.shape, reason)
         groups.setdefault(key, []).append(tensor)
 
+    least = report.peak.requested_bytes // LEAST_PARTS
     ordered = sorted(groups.values(), key=_sum_of, reverse=True)[skipped:]
-    rows = [_tensors_row(group) for group in ordered[:most]]
+    shown = [group for group in ordered[:most] if _sum_of(group) >= least]
+    others = ordered[len(shown) :]
+    rows = [_tensors_row(group) for group in shown]
 
-    if len(ordered) > most:
-        rest = sum(map(_sum_of, ordered[most:]))
-        count = sum(map(len, ordered[most:]))
+    if others and (shown or not skipped):
+        rest = sum(map(_sum_of, others))
+        count = sum(map(len, others))
         rows.append((rest, "", "", Cell(f"{count} more", "muted"), "", ""))
 
     columns = list(COLUMNS["tensors"])
@@ -280,9 +272,6 @@ def _get_common(numbers: Sequence[str]) -> str:
     return numbers[0] if len(set(numbers)) == 1 else "*"
 
 
-_LEAST_PARTS = 1000  # a smaller part of the peak is not shown
-
-
 def layer_sections(report: ReportFile, most: int) -> Iterator[Section]:
     """Yield the layers with the most bytes at the peak, if there are any; equal ones are one row."""
     groups: dict[tuple[str, int, int, int], list[str]] = {}
@@ -297,7 +286,7 @@ def layer_sections(report: ReportFile, most: int) -> Iterator[Section]:
         (_, total, *_), names = group
         return total * len(names)
 
-    least = report.peak.requested_bytes // _LEAST_PARTS
+    least = report.peak.requested_bytes // LEAST_PARTS
     large = [group for group in groups.items() if sum_of(group) >= least]
     ordered = sorted(large, key=sum_of, reverse=True)
     rows: list[tuple[CellValue, ...]] = []

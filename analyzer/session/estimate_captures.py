@@ -108,6 +108,7 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     options = replace(options, gpu=normalize_cards(options.gpu))
     check_limit(find_smallest_card(options.gpu), options.memory_limit_bytes)
     reason = find_obstacle(options)
+    failure = None
 
     if not reason:
         try:
@@ -117,6 +118,7 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
             if not is_avoidable or "," in options.gpu:
                 raise
 
+            failure = error
             reason = error.message.rstrip(".")
 
     if "," in options.gpu:
@@ -125,9 +127,12 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
             hint="Name one.",
         )
 
-    return capture_step(
-        replace(options, jit=False, note=_NO_RUN.format(reason)), "static"
-    )
+    options = replace(options, jit=False, note=_NO_RUN.format(reason))
+
+    try:
+        return capture_step(options, "static")
+    except TargetError as error:  # the failure of the run says more
+        raise failure or error from None
 
 
 def find_obstacle(options: CaptureOptions) -> str:

@@ -101,6 +101,14 @@ def test_the_gradient_of_a_table_is_finite_so_that_the_scaled_loss_applies_it(
     assert last["op"].astype(str).str.contains("adam/").any()
 
 
+@pytest.mark.slow
+def test_an_eager_convolution_has_its_workspace(workbench: Workbench) -> None:
+    ran = run(workbench, "trace", "called")
+    rows = [one for one in ran["tensors_at_peak"] if one["dtype"] == "uint8"]
+    assert {one["category"] for one in rows} == {"workspace"}
+    assert not ran["step"]["jit"]
+
+
 def test_a_limit_is_tensorflows_own_and_the_end_its_own_message(
     workbench: Workbench,
 ) -> None:

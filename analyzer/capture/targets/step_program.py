@@ -162,7 +162,8 @@ def make_function_program(
         models=models,
         optimizers=optimizers,
         config=StepConfig(
-            jit=is_jit_compiled(function),
+            # a model that is called has the attribute too, for its ``fit``
+            jit=is_tf_function(function) and is_jit_compiled(function),
             batch_size=find_batch_size(args),
             dtype_policy=keras.config.dtype_policy().name,
         ),

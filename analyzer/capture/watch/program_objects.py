@@ -46,6 +46,8 @@ class ProgramObjects:
 
     def __init__(self) -> None:
         self.stages: dict[tuple[str, str], DataStage] = {}
+        self._stage_of: weakref.WeakKeyDictionary[Any, DataStage]
+        self._stage_of = weakref.WeakKeyDictionary()
 
         # By line, and for tapes whether they are persistent:
         self._asked: set[tuple[str, bool]] = set()  # a tape computed gradients
@@ -56,18 +58,23 @@ class ProgramObjects:
     def add_stage(
         self,
         kind: Literal["shuffle", "cache", "prefetch"],
-        _: Any,
+        made: Any,
         args: Arguments,
         frame: FrameType | None,
     ) -> None:
-        """Note a stage that the user's own code made, except a cache in a file."""
+        """Note a stage that the user's own code made, except a cache in a file.
+
+        A stage directly after a cache holds the elements of the cache.
+        """
         dataset, *options = args
+        before = self._stage_of.get(dataset)
         where = _format_own_line(frame)
         in_file = kind == "cache" and any(
             isinstance(one, str) and one for one in options
         )
 
-        if not where or in_file or len(self.stages) >= _MAX_STAGES:
+        is_cached = before is not None and before.kind == "cache"
+        if not where or in_file or is_cached or len(self.stages) >= _MAX_STAGES:
             return
 
         elements = _count_elements(dataset)
@@ -81,12 +88,16 @@ class ProgramObjects:
 
             elements = held if 0 <= held <= _MAX_INT32 else None
 
-        self.stages[kind, where] = DataStage(
+        is_wrapped = before is not None and (before.kind, before.where) == (kind, where)
+        stage = DataStage(
             kind=kind,
             where=where,
             elements=elements,
             element_bytes=count_element_bytes(dataset),
+            wraps=before.wraps + 1 if before is not None and is_wrapped else 1,
         )
+
+        self.stages[kind, where] = self._stage_of[made] = stage
 
     def add_queues(self) -> None:
         """Note the queues of batches that workers of a ``PyDataset`` fill."""

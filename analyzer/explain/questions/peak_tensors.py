@@ -422,8 +422,8 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
         severity=analysis.rate(saves),
         title=f"Workspaces of convolutions take {format_bytes(total)} "
         f"({total / peak:.0%} of the peak)",
-        detail=f"The largest is {format_bytes(largest)} in {row['op']}. Layout copies and unused "
-        f"outputs are not counted here.{advice}",
+        detail=f"The largest is in {row['op']}. Layout copies and unused outputs are not "
+        f"counted here.{advice}",
         saves_bytes=saves,
     )
 

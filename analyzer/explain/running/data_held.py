@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import evidence_row
 from analyzer.explain.running.leaks import find_filling
 from analyzer.explain.running.slope import find_own_peak, measure_growth
-from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import (
     MOST_READINGS,
     ProgramFigures,
@@ -25,6 +23,7 @@ _LEAST_HOST = 4  # data on the host is reported above this multiple of the limit
 # batches in the first axis from which on a tensor seems to be a data set
 _MANY = 8
 _ROWS_OF_DATA = 1000  # the same limit in rows, if the batch size is unknown
+_WRAPS = 3  # stages around each other from which on a loop makes them
 
 _OF_THE_WATCH = (
     "step",
@@ -63,7 +62,9 @@ def find_data(
 
     for stage in watch.stages:
         is_filling = stage is filled
-        if is_filling or _stage_bytes(stage) >= _LEAST_HOST * least:
+        if stage.wraps >= _WRAPS:
+            yield _report_wraps(stage)
+        elif is_filling or _stage_bytes(stage) >= _LEAST_HOST * least:
             yield _report_stage(stage, is_filling=is_filling)
 
 
@@ -102,12 +103,12 @@ def _report_constant(one: LargeConstant) -> Finding:
         "outside the function, or pass a tensor as an argument.",
         saves_bytes=one.size_bytes * one.copies,
         saves_kind="allocated",
-        evidence=(_constant_row(one),),
     )
 
 
 def _report_held(one: LargeConstant, *, on_card: bool) -> Finding:
     where = "on the card" if on_card else "in TensorFlow's memory"
+    off_card = "; tf.device('CPU') keeps it off the card" if on_card else ""
     size = format_bytes(one.size_bytes)
 
     return Finding(
@@ -116,28 +117,15 @@ def _report_held(one: LargeConstant, *, on_card: bool) -> Finding:
         title=f"{size} of data stay {where}: {one.name} holds the whole set "
         f"({one.where})",
         detail=f"The tensors ({_array_words(one)}) are alive in all traced steps. Keep "
-        "the array in NumPy or memory-mapped and load batches with tf.data; "
-        "tf.device('CPU') keeps it off the card.",
+        "the array in NumPy or memory-mapped and load batches with "
+        f"tf.data{off_card}.",
         saves_bytes=one.size_bytes * one.copies,
         saves_kind="allocated",
-        evidence=(_constant_row(one),),
     )
 
 
 def _array_words(one: LargeConstant) -> str:
     return f"{one.dtype}, shape {list(one.shape or ()) or 'unknown'}"
-
-
-def _constant_row(one: LargeConstant) -> EvidenceRow:
-    array = _array_words(one)
-    size = one.size_bytes
-    return evidence_row(
-        array,
-        name=one.name,
-        where=one.where,
-        count=one.copies,
-        size=size,
-    )
 
 
 def _stage_bytes(one: DataStage) -> int:
@@ -153,6 +141,16 @@ _STAGE_ADVICE = {
         "smaller buffer."
     ),
 }
+
+
+def _report_wraps(one: DataStage) -> Finding:
+    return Finding(
+        id="data-wrapped",
+        severity=Severity.MEDIUM,
+        title=f"{one.wraps} {one.kind} stages of tf.data are nested ({one.where})",
+        detail="A loop wraps the data set that it made before, so that each pass adds a stage "
+        "with its own buffer. Make the stage once, before the loop.",
+    )
 
 
 def _report_stage(one: DataStage, *, is_filling: bool) -> Finding:

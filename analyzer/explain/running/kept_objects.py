@@ -123,6 +123,7 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
         )
         if host_slope:
             severity = Severity.HIGH
+            saves_bytes = None  # mostly graphs, whose size is unknown
             title = f"{host_slope}: {title}"
 
         yield Finding(
@@ -171,16 +172,13 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     if not names or size_bytes < max(_LEAST_NAMED_BYTES, _LEAST_NAMED_RATIO * peak):
         return
 
-    shown = ", ".join(f"{held.holder} ({held.where})" for held in names[:3])
-
     yield Finding(
         id="held-over",
         severity=analysis.rate(size_bytes),
         title=f"{format_bytes(size_bytes)} of the previous step are alive at the peak: "
         f"{names[0].holder} holds them ({names[0].where})",
         detail="In a loop, a name holds its tensors until it is reassigned, one step "
-        f"later. After a step these names hold tensors: {shown}. `del` them at the end "
-        "of the step, or move the step into a function.",
+        "later. `del` it at the end of the step, or move the step into a function.",
         saves_bytes=size_bytes,
         evidence=tuple(holder_row("held by", held) for held in names[:_ROWS]),
     )
@@ -253,7 +251,6 @@ def _report_retraced(one: TracedFunction, start: str) -> Finding:
         last = one.retraces[-1]
         cause = last.cause
 
-        reason = ""
         if last.changed:
             reason = f" Last reason: {last.changed}."
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from analyzer.explain.analysis import PERSISTENT, Analysis
+from analyzer.explain.analysis import LOW, PERSISTENT, Analysis
 from analyzer.explain.buffer_words import evidence_row, holder_row, in_brackets
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import TrendFigures
@@ -112,18 +112,15 @@ def find_leaks(
     traced = len(analysis.recording.steps)
 
     for held, per_step_bytes in leaks_by_holder(analysis, watch):
-        if held.removes:
+        if held.removes or per_step_bytes < LOW * growth.per_step_bytes:
             continue
-
-        shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
-        kept = holder_row(f"kept by, shape {shapes}" if shapes else "kept by", held)
 
         yield _report_growth(
             growth,
             _accumulate_in(held),
             f"In {traced} traced steps a tensor was added {times(held.count)} and none "
             f"was removed. {_advise(held)}",
-            (kept,),
+            (holder_row("kept by", held),),
             per_step_bytes=per_step_bytes,
         )
 
@@ -141,7 +138,7 @@ def _advise(held: HeldTensors) -> str:
         )
 
     return (
-        "Store numbers instead of tensors, float(loss) or value.numpy(), or limit the "
+        "Store a number of each tensor, such as float(loss) or a mean, or limit the "
         "container: collections.deque(maxlen=…), clear()."
     )
 

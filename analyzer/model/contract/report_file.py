@@ -165,7 +165,6 @@ class TrustFigures(ReportRecord, frozen=True, kw_only=True):
     damages: tuple[DamageRow, ...] = ()
     replay: ReplayCheck | None = None
     says: tuple[Text, ...] = ()
-    replay_says: Text = ""
 
 
 class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
@@ -247,6 +246,8 @@ class Need(ReportRecord, frozen=True, kw_only=True):
     beside_pool: BoundedBytes | None = None
     # of a program: TensorFlow's own peak (``get_memory_info``); the rest of its pool is fragmentation
     own_peak_bytes: Total | None = None
+    # in TensorFlow's pool if no trial of an algorithm fits; None if there is none
+    without_trials_bytes: Total | None = None
 
     @property
     def phases(self) -> dict[LifePhase, BoundedBytes]:

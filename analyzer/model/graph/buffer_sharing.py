@@ -24,12 +24,18 @@ _TABLE = read_op_types("model/graph/graph_op_types.toml")["types"]
 ALIAS_OPS = _TABLE["aliases"]
 _LIST_OPS = _TABLE["lists"]
 
+# Ops that make a list without elements; Grappler merges equal ones of different loops.
+_EMPTY_LISTS = op_types("EmptyTensorList TensorListReserve")
+
 
 class Sharing:
     """Sets of tensors that share a buffer."""
 
     def __init__(self, structure: GraphIndex, own: Collection[str]) -> None:
-        """Build the sets; an output outside ``own`` must lie in the buffer of one of its op's inputs."""
+        """Build the sets; an output outside ``own`` must lie in the buffer of one of its op's inputs.
+
+        A list without elements joins no sets: several loops may start with one.
+        """
         self._structure = structure
         self._parent: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
@@ -39,6 +45,10 @@ class Sharing:
                 continue
 
             for tensor, index in self._find_shared(op, own):
+                maker = structure.maker_of(tensor)
+                if maker is not None and maker.type in _EMPTY_LISTS:
+                    continue
+
                 output = f"{op.name}:{index}"
                 self._parent.setdefault(tensor, tensor)
                 self._parent.setdefault(output, output)

@@ -439,8 +439,14 @@ def label_eager(
     is_value = (allocations["region"] == "output").to_numpy()
     is_value = is_value & allocations["dtype"].map(is_float).to_numpy(dtype=bool)
 
+    # the name of an eager op is its type
+    is_convolution = allocations["op"].isin(CONVOLUTIONS).to_numpy()
+    labels.op_type[is_convolution] = allocations["op"][is_convolution]
+    is_scratch = (allocations["dtype"] == "uint8").to_numpy()
+
     # The first rule that matches decides; None leaves a buffer unattributed.
     rules = (
+        (is_convolution & is_scratch, Category.WORKSPACE, ""),
         *_list_rules_without_op(allocations, lives, by_python, infer, jit, is_captured),
         *_list_rules_by_op(lives, phases, backward, is_value, infer, is_captured),
     )

@@ -50,7 +50,7 @@ _COLUMNS = (
 
 
 def source_lines_section(report: ReportFile) -> Section | None:
-    """Return the lines with the most requested bytes; None if no tensor has a line.
+    """Return the lines with the most requested bytes; None if they do not divide the peak.
 
     A redacted report has no lines.
     """
@@ -59,11 +59,14 @@ def source_lines_section(report: ReportFile) -> Section | None:
         sizes[tensor.source] += tensor.requested_bytes
 
     sizes.pop("", None)
-    if not sizes:
-        return None
-
+    least = report.peak.requested_bytes // report_sections.LEAST_PARTS
     largest = sorted(sizes.items(), key=lambda one: -one[1])[:_MOST]
-    rows = tuple((size, line, _read_line(line)) for line, size in largest)
+    rows = tuple(
+        (size, line, _read_line(line)) for line, size in largest if size >= least
+    )
+
+    if len(rows) < 2:  # the call of ``fit`` owns all
+        return None
 
     return Section(
         "Lines that own the most bytes at the peak",
@@ -131,7 +134,7 @@ def render(
         _PAGE,
         "assets/template.html",
         script=_script(),
-        subtitle=step_words(report),
+        subtitle=", ".join(filter(None, (step_words(report), report.device.name))),
         footer=versions_line(report.versions),
         next_command=""
         if report.target.kind == TargetKind.TRACE
@@ -197,12 +200,9 @@ def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
 
     charts = []
 
-    # Resident memory settles for long: only a finding says that it grows.
-    trend = f" (trend: {program.device.trend})"
-
-    for title, words, points in (
-        ("In use in TensorFlow's allocator", trend, device),
-        ("Resident memory of the process, with its trace", "", host),
+    for title, points in (
+        ("In use in TensorFlow's allocator", device),
+        ("Resident memory of the process, with its trace", host),
     ):
         if len(points) < _FEWEST:
             continue
@@ -215,7 +215,7 @@ def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
         low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
         caption = (
             f"{title}, steps {first:,} to {end:,}, from 0 to {high}: least {low}, "
-            f"at the end {last}{words}"
+            f"at the end {last}"
         )
 
         places = []

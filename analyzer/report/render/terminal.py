@@ -30,7 +30,7 @@ _LEAST_TEXT = 8
 _BAR_CELLS = 20  # of the longest bar
 _LONGEST = 2_000  # characters of a paragraph
 _MOST_LINES = 28  # of an answer without ``-v``
-_ITEM_LINES = 5  # of findings and changes without ``-v``
+_MOST_ITEMS = 3  # findings and changes without ``-v``
 _OPTION = re.compile(" (?=-)")
 _CONTINUED = " \\"
 
@@ -160,7 +160,7 @@ def _blocks(
     is_verbose: bool,
 ) -> Iterator[RenderableType]:
     items = [block for block in blocks if isinstance(block, sections.Item)]
-    shown = items if is_verbose else _choose_items(items, width)
+    shown = items if is_verbose else items[:_MOST_ITEMS]
     label_width = max((cell_len(item.label) for item in shown), default=0)
 
     for block in blocks:
@@ -175,23 +175,6 @@ def _blocks(
     left = len(items) - len(shown)
     if left:
         yield _line(f"{left} more with -v", "dim")
-
-
-def _choose_items(items: Sequence[sections.Item], width: int) -> list[sections.Item]:
-    """Return the first items, which take a few lines."""
-    chosen: list[sections.Item] = []
-    lines = 0
-
-    for item in items:
-        shown = f"{item.label}  {item.title}  {item.gain}"
-        lines += 1 + len(shown) // width
-
-        if chosen and lines > _ITEM_LINES:
-            break
-
-        chosen.append(item)
-
-    return chosen
 
 
 def _paragraph(paragraph: sections.Paragraph) -> Prose:

@@ -36,6 +36,7 @@ _NO_LAYERS = ("gradient_tape", "gradients", "ArithmeticOptimizer")
 _FUNCTIONS = (
     *("Tensordot", "einsum", "Einsum", "GatherV2"),
     *("moments", "batchnorm", "stateless_dropout"),
+    *("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"),
 )
 _LONGEST = 512  # characters of a name's last part; TensorFlow's have about 100
 

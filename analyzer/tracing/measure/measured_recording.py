@@ -491,7 +491,7 @@ def _find_warnings(
     most = int(events["in_use_bytes"][own].max())
 
     if before > _NOTABLE * most:
-        warnings.append(_TEXTS["before"].format(before / most, format_bytes(before)))
+        warnings.append(_TEXTS["before"].format(format_bytes(before)))
 
     return [*warnings, *_warn_about_values(note)]
 

@@ -171,3 +171,10 @@ def mirrored():
 
     step.model, step.optimizer = model, optimizer
     return step, (tf.zeros((32, 64)), tf.zeros((32, 10)))
+
+
+def called():
+    """Return a model that is called op by op, although its ``fit`` would compile it."""
+    model = keras.Sequential([keras.Input((64, 64, 3)), layers.Conv2D(64, 5)])
+    model.compile(jit_compile=True)
+    return model, tf.zeros((8, 64, 64, 3))

@@ -1,10 +1,13 @@
 """Batch shapes of ``tf.data`` pipelines, read without running them."""
 
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253
 
 from analyzer.capture.graph.input_pipeline import list_batch_specs
+from analyzer.capture.watch.program_objects import ProgramObjects
 
 ROWS = 300
 
@@ -27,3 +30,19 @@ def test_a_batch_has_the_shape_that_the_iterator_returns(name):
     dataset = PIPELINES[name]()
     found = [tuple(spec.shape) for spec in list_batch_specs(dataset)]
     assert found == [tuple(tensor.shape) for tensor in next(iter(dataset))]
+
+
+def test_nested_stages_are_counted_and_the_elements_of_a_cache_once():
+    objects = ProgramObjects()
+    cached = slices().cache()
+    frame = sys._getframe()
+    objects.add_stage("cache", cached, (slices(),), frame)
+    objects.add_stage("shuffle", cached.shuffle(8), (cached, 8), frame)
+    assert [kind for kind, _ in objects.stages] == ["cache"]
+
+    data = slices()
+    for _ in range(3):
+        before, data = data, data.shuffle(8)
+        objects.add_stage("shuffle", data, (before, 8), frame)
+
+    assert [one.wraps for one in objects.stages.values()] == [1, 3]

@@ -9,13 +9,6 @@ from analyzer.cli.app import COMMANDS, load_command
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_list_says_what_a_commands_own_help_says(name):
-    command = load_command(name)
-    assert command.name == name
-    assert command.help.split("\n\n")[0].replace("\n", " ").strip() == COMMANDS[name]
-
-
-@pytest.mark.parametrize("name", COMMANDS)
 def test_each_parameter_has_a_help_text(name):
     assert [one.name for one in load_command(name).params if not one.help] == []
 

@@ -176,16 +176,6 @@ def test_a_reader_that_goes_away_is_no_error(rest: str, folder: Path) -> None:
     assert (code, err, len(out)) == (0, b"", 1)
 
 
-def test_a_help_without_a_reader_is_no_error(folder: Path) -> None:
-    text = "x" * 100_000  # more than a pipe holds
-    program = (
-        "from analyzer.cli import app, main; "
-        f'app.run_app = lambda arguments: print("{text}"); main()'
-    )
-    code, _, err = shell(f"{sys.executable} -c '{program}' | head -c 0", folder)
-    assert (code, err) == (0, b"")
-
-
 def test_a_limit_is_held_though_no_one_reads(folder: Path) -> None:
     line = f"$ANALYZE trace {sample_folder('transformer')} --max-peak 1MiB | head -c 0"
     code, _, err = shell(line, folder)

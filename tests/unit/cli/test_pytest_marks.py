@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -138,16 +136,3 @@ def test_a_tensorflow_that_had_started_is_told_of(
     ended = run(pytester, monkeypatch)
     ended.assert_outcomes(failed=1)
     assert "TF_CPU_ALLOCATOR_USE_BFC=1" in ended.stdout.str()
-
-
-def test_the_package_tells_pytest_of_the_plugin() -> None:
-    code = (
-        "from importlib.metadata import entry_points\n"
-        "print([one.value for one in entry_points(group='pytest11')])\n"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    if "tf-memory-analyzer" not in said.stdout and "analyzer" not in said.stdout:
-        pytest.skip("the package is used from a checkout, not installed")
-    assert "analyzer.cli.plugins.pytest_plugin" in said.stdout

@@ -10,9 +10,7 @@ from analyzer.cli.stdout import USUAL_WIDTH, terminal
     [
         (None, USUAL_WIDTH),
         ("80", 80),
-        ("160", 160),
         ("0", USUAL_WIDTH),
-        ("7", USUAL_WIDTH),
         ("-80", USUAL_WIDTH),
         ("wide", USUAL_WIDTH),
         ("9" * 20, USUAL_WIDTH),

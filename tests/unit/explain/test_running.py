@@ -25,7 +25,6 @@ def watched(**figures: object) -> WatchNote:
 @pytest.mark.parametrize(
     "figures",
     [
-        {"calls": 100, "traces": 1},
         {"calls": 100, "traces": 2},  # a last, smaller batch
         {"calls": 1000, "traces": 12},  # a dozen lengths in a thousand batches
         {

@@ -6,6 +6,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 from builders import opened_sample
+from small_graphs import op as make_op
 
 from analyzer.model.contract.graph_note import (
     Op,
@@ -14,6 +15,7 @@ from analyzer.model.contract.graph_note import (
     TracedOp,
 )
 from analyzer.model.errors import InputError
+from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import Phase, ScopeTable, build_graph_index
 from analyzer.model.graph.networkx_graph import build_graph, node_name
 
@@ -155,3 +157,9 @@ def test_phases_if_the_traced_graph_is_of_another_model() -> None:
     # THEN the gradient is of the backward pass
     assert index.phases[gradient] is Phase.BACKWARD
     assert index.phases["second/MatMul"] is Phase.FORWARD
+
+
+def test_loops_that_begin_with_one_empty_list_share_no_buffer() -> None:
+    loops = [make_op("first", "Enter", "empty"), make_op("second", "Enter", "empty")]
+    graph = build_graph_index([make_op("empty", "EmptyTensorList"), *loops])
+    assert Sharing(graph, ()).members("first:0") == ["first:0"]
