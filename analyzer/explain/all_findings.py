@@ -9,6 +9,7 @@ from dataclasses import replace
 from analyzer.explain.analysis import LOW, Analysis
 from analyzer.explain.questions import (
     amplification,
+    layers,
     out_of_memory,
     peak_tensors,
 )
@@ -33,6 +34,7 @@ _CAUSES = (
     *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
     *("input-resized", "looked-up-late", "vectorized-loop"),
+    *("wide-kernel", "sigmoids-kept", "class-targets", "results-kept"),
 )
 
 _AHEAD = 1.5
@@ -42,6 +44,8 @@ _OF_A_STEP = (
     step_differences.find_recompiled,
     amplification.find_amplified,
     amplification.find_summands,
+    layers.find_layers,
+    layers.find_kept_results,
     amplification.find_kept_by_tape,
     peak_tensors.find_whole_set,
     peak_tensors.find_batch_tensors,

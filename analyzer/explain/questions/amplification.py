@@ -12,7 +12,8 @@ keeps without a use, tables that are computed before a lookup, and vectorized lo
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ _MANY_CLASSES = 4096
 _COPIES_OF_LOGITS = 3
 _CHUNKS = 8
 _SUMMANDS = 3
+_SUMMED_EAGERLY = 2  # the sum so far and the next gradient
 
 _ELEMENTWISE = frozenset(
     {
@@ -62,11 +64,13 @@ _ELEMENTWISE = frozenset(
     }
 )
 _PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
-_MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
+MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
+_VENDOR = re.compile("^_Mkl(Native)?")
+_SELECTIONS = ("Select", "SelectV2")
 _SUMS = frozenset({"Sum", "Mean", "Max", "Min"})
 
-# Ops whose result can repeat a smaller input, with the words for it and the code to write.
-_COPIES = {
+# Ops whose result can be far larger than their input, with the words for it and the code to write.
+_EXPANDING = {
     "OneHot": (
         "a one-hot tensor",
         "Look the rows up by their numbers with tf.gather, or use a loss that takes "
@@ -75,24 +79,22 @@ _COPIES = {
     "Tile": (
         "a repeated tensor",
         "Leave the repeated axis at length 1: elementwise ops broadcast it without a "
-        "copy.",
+        "copy, and tf.einsum multiplies without one.",
     ),
     "BroadcastTo": (
         "a broadcast copy",
         "Leave the axis at length 1: elementwise ops broadcast it without a copy.",
+    ),
+    "Const": (
+        "a tensor of one number",
+        "Leave it a scalar, which elementwise ops broadcast without a copy: "
+        "tf.where(mask, x, -1e9).",
     ),
     "Cast": (
         "a widened copy",
         "Keep the small type until the op that uses the values: tf.where(mask, x, 0) "
         "needs no float mask, and images stay uint8 until the first layer scales them.",
     ),
-}
-
-_LOOKUPS = ("GatherV2", "ResourceGather")
-_OF_PAIRS = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
-
-# Ops that write a few numbers into a matrix, for a product with it.
-_SPREAD = {
     "MatrixDiagV3": (
         "a diagonal matrix",
         "Multiply by the diagonal itself: diagonal[:, None] * x.",
@@ -101,8 +103,13 @@ _SPREAD = {
         "a sparse matrix made dense",
         "tf.sparse.sparse_dense_matmul multiplies the sparse tensor itself.",
     ),
+    "ExtractImagePatches": (
+        "an image's overlapping patches",
+        "tf.nn.conv2d multiplies the patches without storing them; on a card it takes "
+        "a workspace.",
+    ),
     **dict.fromkeys(
-        _LOOKUPS,
+        ("GatherV2", "ResourceGather"),
         (
             "a table's row for each pair of positions",
             "Multiply with the table itself, and look up the products: "
@@ -110,9 +117,15 @@ _SPREAD = {
         ),
     ),
 }
+_COPYING = ("OneHot", "Tile", "BroadcastTo", "Cast")
+_LOOKUPS = ("GatherV2", "ResourceGather")
+_FOR_PRODUCTS = (*_EXPANDING,)[5:]  # unneeded if a product reads them
+_OF_PAIRS = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
+_OF_ONE_NUMBER = r"(^|/)(Fill|(ones|zeros)(_like)?)(_\d+)?$"  # TensorFlow's names
 
 # Ops that repeat, or only reorder, the elements of their first input.
-_REPEATS = ("BroadcastTo", "ExpandDims", "Reshape", "Tile", "Transpose")
+_SAME = ("ExpandDims", "Identity", "Reshape", "Squeeze")  # in the same buffer
+_REPEATS = (*_SAME, "BroadcastTo", "Tile", "Transpose")
 _OF_GRADIENTS = "gradient_tape/"  # scope of a gradient's ops
 _LOOPED = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
 
@@ -148,10 +161,13 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
         yield from _find_eager_pairs(analysis, large_of_any)
         return
 
-    tensors = _Tensors(analysis, graph)
+    analysis, graph = with_plain_types(analysis, graph)
+    tensors = Tensors(analysis, graph)
     reported: set[str] = set()
 
-    large = large.sort_values("requested_bytes", ascending=False)
+    large = analysis.alive.loc[large.index].sort_values(
+        "requested_bytes", ascending=False
+    )
     is_looped = large["op"].str.contains(_LOOPED, regex=False)
     yield from _find_vectorized(analysis, large[is_looped])
 
@@ -163,10 +179,9 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
 
         finding = (
             _find_pairs(analysis, row, tensors)
-            or _find_spread(analysis, row, tensors)
+            or _find_expanded(analysis, row, tensors)
             or _find_looked_up(analysis, row, tensors)
             or _find_reduced(analysis, row, tensors)
-            or _find_copied(analysis, row, tensors)
             or _find_resized(analysis, row, tensors)
         )
         if finding is not None:
@@ -174,6 +189,25 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
             yield finding
 
     yield from _find_logits(analysis, large)
+
+
+def with_plain_types(
+    analysis: Analysis,
+    graph: GraphIndex,
+) -> tuple[Analysis, GraphIndex]:
+    """Return both with oneDNN's ops under TensorFlow's types: ``_MklMatMul`` is a ``MatMul``."""
+    tables = [
+        table.assign(
+            op_type=table["op_type"].astype(str).str.replace(_VENDOR, "", regex=True)
+        )
+        for table in (analysis.rows, analysis.alive)
+    ]
+    ops = {
+        name: replace(op, type=_VENDOR.sub("", op.type))
+        for name, op in graph.ops.items()
+    }
+    plain = replace(analysis, rows=tables[0], alive=tables[1])
+    return plain, replace(graph, ops=ops)
 
 
 def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
@@ -218,7 +252,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
 
     title = (
         f"A GradientTape keeps {len(kept):,} results that no wanted gradient needs: "
-        f"{_share_of_peak(analysis, kept)}{in_brackets(where)}"
+        f"{share_of_peak(analysis, kept)}{in_brackets(where)}"
     )
 
     detail = (
@@ -230,7 +264,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
 
     saves = _saved_after_use(analysis, kept, forward, others)
 
-    yield _report(analysis, "kept-by-tape", title, detail, kept, saves)
+    yield report_rows(analysis, "kept-by-tape", title, detail, kept, saves)
 
 
 _OF_BACKWARD = (PASSED_GRADIENT_ROLE, "backward temporary")
@@ -270,28 +304,39 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     (``_aggregate_grads`` in ``backprop.py``), so that all are alive together.
     """
     alive = analysis.alive
-    rows = alive[(alive["tensor"] != "") & (alive["category"] == "gradient")]
-    graph = analysis.recording.structure if len(rows) >= _SUMMANDS else None
-    if graph is None:
+    rows = alive[alive["category"] == "gradient"]
+    graph = analysis.recording.structure
+    if len(rows) < _SUMMANDS:
         return
 
-    sums = [_sum_that_reads(tensor, graph) for tensor in rows["tensor"]]
+    is_known = graph is not None and (rows["tensor"] != "").any()
+    if graph is not None and is_known:
+        sums = [_sum_that_reads(tensor, graph) for tensor in rows["tensor"]]
+    else:
+        sums = _eager_sums(rows, alive)
+
     rows = rows.assign(sum=sums)
     counts = rows["sum"].value_counts()
     has_others = rows["sum"].map(counts) >= _SUMMANDS
     rows = rows[(rows["sum"] != "") & has_others]
 
-    for where, equal in rows.groupby("source", observed=True):
+    rows = rows.sort_values("requested_bytes", ascending=False, kind="stable")
+    rows = rows[rows["requested_bytes"] >= _LEAST_BYTES]
+    is_later = rows.groupby("sum").cumcount() >= (1 if is_known else _SUMMED_EAGERLY)
+
+    for source, equal in rows.groupby("source", observed=True):
         sums = equal["sum"].nunique()
-        saves = _saved_without_rows(analysis, equal, 1 - sums / len(equal))
+        gone = equal[is_later[equal.index]]
+        saves = _saved_without_rows(analysis, gone, 1.0)
         if saves < _LEAST_RATIO * analysis.peak.requested_bytes:
             continue
 
+        where = source or next((one for one in alive["source"] if one), "")
         shapes = " and ".join(equal["shape"].astype(str).unique()[:2])
         total = "one sum" if sums == 1 else f"{sums} sums"
         title = (
             f"{len(equal)} gradients of {shapes} wait for {total}: "
-            f"{_share_of_peak(analysis, equal)}{in_brackets(str(where))}"
+            f"{share_of_peak(analysis, equal)}{in_brackets(str(where))}"
         )
 
         detail = (
@@ -301,7 +346,25 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
             "gradient adds up trip by trip."
         )
 
-        yield _report(analysis, "waits-for-sum", title, detail, equal, saves)
+        yield report_rows(analysis, "waits-for-sum", title, detail, equal, saves)
+
+
+def _eager_sums(rows: pd.DataFrame, alive: pd.DataFrame) -> list[str]:
+    """Return for each gradient of an eager step the variable that it is summed for; else empty.
+
+    The variable has its shape. With as many gradients as variables, none waits.
+    """
+    variables = alive[alive["variable"] != ""].drop_duplicates("variable")
+    names = variables.groupby("shape", observed=True)["variable"].agg(list)
+    shapes = rows["shape"].astype(str)
+    numbers = rows.groupby(shapes).cumcount()
+
+    sums = []
+    for shape, number in zip(shapes, numbers, strict=True):
+        equal = names.get(shape, [])
+        sums.append(equal[number % len(equal)] if equal else "")
+
+    return sums
 
 
 def _sum_that_reads(tensor: str, graph: GraphIndex) -> str:
@@ -313,7 +376,7 @@ def _sum_that_reads(tensor: str, graph: GraphIndex) -> str:
     return readers[0]
 
 
-class _Tensors:
+class Tensors:
     """The tensors of the step: the graph around them, and their sizes."""
 
     def __init__(self, analysis: Analysis, graph: GraphIndex) -> None:
@@ -345,32 +408,60 @@ class _Tensors:
         """Return shape and bytes of each tensor that an op reads."""
         return [self.size_of(tensor) for tensor in self.graph.inputs_of(op)]
 
+    def line_of(self, row: Mapping[str, Any]) -> str:
+        """Return the line of an op; of a gradient the line of the op that it belongs to.
+
+        A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
+        (``backprop.py``, ``_gradient_function``).
+        """
+        forward = str(row["op"]).replace(_OF_GRADIENTS, "").rpartition("/")[0]
+
+        for op in (forward, str(row["op"])):
+            known = self.graph.ops.get(op)
+            if known is not None and known.source:
+                return known.source
+
+        return str(row["source"])
+
     def source_of(self, tensor: str) -> tuple[str, int | None]:
         """Return shape and bytes of the tensor whose elements one of the forward pass repeats."""
+        source = tensor
         maker = self.graph.maker_of(tensor)
 
         while maker and maker.type in _REPEATS and _OF_GRADIENTS not in maker.name:
             tensor = self.graph.inputs_of(maker.name)[0]
+            if maker.type in _COPYING:
+                source = tensor
             maker = self.graph.maker_of(tensor)
 
-        return self.size_of(tensor)
+        return self.size_of(source)
 
     def types_of_readers(self, tensor: str) -> set[str]:
         """Return the types of the ops that read a tensor."""
-        readers = self.graph.consumers.get(tensor, [])
-        return {self.graph.ops[reader].type for reader in readers}
+        return {self.graph.ops[reader].type for reader in self.readers_of(tensor)}
+
+    def readers_of(self, tensor: str) -> list[str]:
+        """Return the ops that read a tensor, also in another shape."""
+        found = []
+
+        for reader in self.graph.consumers.get(tensor, []):
+            is_same = self.graph.ops[reader].type in _SAME
+            found += self.readers_of(f"{reader}:0") if is_same else [reader]
+
+        return found
 
 
 def _find_pairs(
     analysis: Analysis,
     row: dict[str, Any],
-    tensors: _Tensors,
+    tensors: Tensors,
 ) -> Finding | None:
     """Return a finding about tensors whose first op pairs the elements of two operands."""
     size = int(row["requested_bytes"])
     has_size = analysis.rows["requested_bytes"] == size
     same = analysis.rows[has_size]
-    if same["op_type"].isin(_MATRICES).any():  # a product needs that size anyway
+    is_product = same["op_type"].isin(MATRICES) & (same["category"] != "gradient")
+    if is_product.any():  # it needs that size anyway
         return None
 
     # Not results inside XLA's fusions, whose op names only the last step.
@@ -378,7 +469,7 @@ def _find_pairs(
     results = same.loc[same["tensor"] != ""].drop_duplicates("op")
     ops = dict.fromkeys(results["op"])
 
-    for tensor in results.loc[results["op_type"].isin(_COPIES), "tensor"]:
+    for tensor in results.loc[results["op_type"].isin(_COPYING), "tensor"]:
         ops |= dict.fromkeys(graph.consumers.get(tensor, []))  # may write into the copy
 
     found = ((op, _pair_of(op, size, tensors)) for op in ops)
@@ -387,9 +478,9 @@ def _find_pairs(
         return None
 
     made = tensors.size_of(f"{op}:0")[0] or str(row["shape"])
-    where = _line_of({"source": row["source"], "op": op}, graph)
+    where = tensors.line_of({"source": row["source"], "op": op})
     is_compared = analysis.rows["requested_bytes"] * _FLOAT_BYTES == size
-    is_compared &= analysis.rows["op_type"].isin([*_ELEMENTWISE, *_COPIES])
+    is_compared &= analysis.rows["op_type"].isin([*_ELEMENTWISE, *_COPYING])
     same = analysis.rows[has_size | is_compared]
 
     return _report_pairs(analysis, pair, made, where, same)
@@ -451,10 +542,10 @@ def _report_pairs(
             "pairs as a product (tf.matmul, tf.einsum)."
         )
 
-    return _report(analysis, name, title, detail, same)
+    return report_rows(analysis, name, title, detail, same)
 
 
-def _pair_of(op: str, size: int, tensors: _Tensors) -> tuple[str, ...]:
+def _pair_of(op: str, size: int, tensors: Tensors) -> tuple[str, ...]:
     """Return the shapes of an elementwise op's two operands if each lacks an axis; else nothing."""
     known_op = tensors.graph.ops.get(op)
     if known_op is None or known_op.type not in _ELEMENTWISE:
@@ -475,36 +566,91 @@ def _rank(shape: str) -> int:
     return len(inside.split(",")) if inside else 0
 
 
-def _find_spread(
+def _find_expanded(
     analysis: Analysis,
     row: dict[str, Any],
-    tensors: _Tensors,
+    tensors: Tensors,
 ) -> Finding | None:
-    """Return a finding about a matrix with few numbers that a product reads, or its gradient."""
+    """Return a finding about a tensor that repeats, widens or spreads a much smaller one."""
     size = int(row["requested_bytes"])
     same = analysis.rows[analysis.rows["requested_bytes"] == size]
+    is_made = same["op_type"].isin(_EXPANDING) & (same["category"] != "gradient")
 
-    for maker in same[same["op_type"].isin(_SPREAD)].to_dict("records"):
-        given = tensors.inputs_of(maker["op"])[0][1] or 0
-        readers = tensors.types_of_readers(maker["tensor"])
-        shape, _ = tensors.size_of(maker["tensor"])
-        is_row = maker["op_type"] in _LOOKUPS and not re.search(_OF_PAIRS, shape)
-        if is_row or size < _TIMES * given or readers.isdisjoint(_MATRICES):
+    for maker in same[is_made].drop_duplicates("op").to_dict("records"):
+        kind = maker["op_type"]
+        inputs = [given for _, given in tensors.inputs_of(maker["op"])]
+        given = max(filter(None, inputs if kind == "OneHot" else inputs[:1]), default=0)
+        if size < _TIMES * given or not _is_avoidable(maker, tensors):
             continue
 
-        what, detail = _SPREAD[maker["op_type"]]
-        title = _with_size_and_line(f"{shape} is {what}", maker, tensors.graph)
-        is_made = same["op"] == maker["op"]
-        gone = same[is_made | (same["category"] == "gradient")]
-        return _report(analysis, "small-copied", title, detail, gone)
+        gone = _rows_without(same, maker, tensors)
+        made = tensors.size_of(maker["tensor"])[0] or "A tensor"
+
+        # the first copy is the one to avoid
+        before = tensors.graph.inputs_of(maker["op"])[:1]
+        first = tensors.graph.maker_of(before[0]) if before else None
+        if kind in _COPYING and first is not None and first.type in _COPYING:
+            kind = first.type
+            is_first = analysis.rows["tensor"] == before[0]
+            gone = pd.concat([gone, analysis.rows[is_first]])
+
+        what, detail = _EXPANDING[kind]
+        title = f"{made} is {what}"
+        if given and kind != "OneHot":
+            title += f", {size // given} times as large as its input"
+
+        if kind == "OneHot":  # a loss of class numbers needs no scratch memory
+            is_scratch = analysis.rows["op"] == row["waits_for"]
+            is_scratch &= analysis.rows["tensor"] == ""
+            gone = pd.concat([gone, analysis.rows[is_scratch]])
+
+        title = _with_size_and_line(title, maker, tensors)
+        return report_rows(analysis, "small-copied", title, detail, gone)
 
     return None
+
+
+def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
+    """Say whether the ops that read an expanded tensor can do without it."""
+    kind = maker["op_type"]
+    readers = tensors.types_of_readers(maker["tensor"])
+
+    if kind == "Const":
+        is_named = re.search(_OF_ONE_NUMBER, maker["op"]) is not None
+        return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
+    if kind == "Cast":
+        return _is_combined(maker, tensors)
+    if kind in _LOOKUPS and not re.search(
+        _OF_PAIRS, tensors.size_of(maker["tensor"])[0]
+    ):
+        return False
+
+    return kind not in _FOR_PRODUCTS or not readers.isdisjoint(MATRICES)
+
+
+def _rows_without(
+    same: pd.DataFrame,
+    maker: dict[str, Any],
+    tensors: Tensors,
+) -> pd.DataFrame:
+    """Return the buffers that a step without an expanded tensor does not need, of its size.
+
+    A product makes a gradient for it. An elementwise op may write into its buffer, and then needs
+    another without it.
+    """
+    is_gone = same["op"] == maker["op"]
+    if not tensors.types_of_readers(maker["tensor"]).isdisjoint(MATRICES):
+        is_gone |= same["category"] == "gradient"
+    elif tensors.is_reused(maker["tensor"]):
+        is_gone &= False
+
+    return same[is_gone]
 
 
 def _find_looked_up(
     analysis: Analysis,
     row: dict[str, Any],
-    tensors: _Tensors,
+    tensors: Tensors,
 ) -> Finding | None:
     """Return a finding about a table that is computed before few of its rows are looked up."""
     size = int(row["requested_bytes"])
@@ -523,7 +669,7 @@ def _find_looked_up(
 
         gone = same[same["variable"] == ""]
         title = _with_size_and_line(
-            "All rows of a table are computed, and few are looked up", maker, graph
+            "All rows of a table are computed, and few are looked up", maker, tensors
         )
 
         detail = (
@@ -531,7 +677,7 @@ def _find_looked_up(
             "compute with these: normalize(tf.gather(table, ids))."
         )
 
-        return _report(analysis, "looked-up-late", title, detail, gone)
+        return report_rows(analysis, "looked-up-late", title, detail, gone)
 
     return None
 
@@ -551,7 +697,7 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
 
     title = (
         "A vectorized loop (tape.jacobian, tf.vectorized_map) makes all trips at once: "
-        f"{_share_of_peak(analysis, alive[is_looped])}"
+        f"{share_of_peak(analysis, alive[is_looped])}"
         f"{in_brackets(str(large['source'].iloc[0]))}"
     )
 
@@ -562,13 +708,13 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
         "tf.vectorized_map. The saving is without the memory of a trip."
     )
 
-    yield _report(analysis, "vectorized-loop", title, detail, looped)
+    yield report_rows(analysis, "vectorized-loop", title, detail, looped)
 
 
 def _find_reduced(
     analysis: Analysis,
     row: dict[str, Any],
-    tensors: _Tensors,
+    tensors: Tensors,
 ) -> Finding | None:
     """Return a finding about a tensor that all its readers add up at once."""
     is_product = row["op_type"] in _PRODUCTS
@@ -576,7 +722,7 @@ def _find_reduced(
         return None
 
     size = int(row["requested_bytes"])
-    readers = tensors.graph.consumers.get(row["tensor"], [])
+    readers = tensors.readers_of(row["tensor"])
     known = [given for _, given in tensors.inputs_of(row["op"]) if given]
     if not readers or not known or size < _TIMES * max(known):
         return None
@@ -605,62 +751,15 @@ def _find_reduced(
             "without the tensor between."
         )
 
-    title = _with_size_and_line(title, row, tensors.graph)
+    title = _with_size_and_line(title, row, tensors)
 
-    return _report(analysis, "reduced-at-once", title, detail, rows)
-
-
-def _find_copied(
-    analysis: Analysis,
-    row: dict[str, Any],
-    tensors: _Tensors,
-) -> Finding | None:
-    """Return a finding about a tensor that repeats or widens a much smaller one."""
-    words = _COPIES.get(row["op_type"])
-    given = [size for _, size in tensors.inputs_of(row["op"])]
-    is_one_hot = row["op_type"] == "OneHot"  # which is larger than any indices
-    copied_bytes = max(filter(None, given if is_one_hot else given[:1]), default=None)
-
-    size = int(row["requested_bytes"])
-    is_backward = str(row["category"]) == "gradient"
-    if words is None or is_backward or not copied_bytes or size < _TIMES * copied_bytes:
-        return None
-
-    if row["op_type"] == "Cast" and not _is_combined(row, tensors):
-        return None
-
-    copied = {row["tensor"]}
-
-    for tensor in tensors.graph.inputs_of(row["op"]):
-        maker = tensors.graph.maker_of(tensor)
-        if maker is not None and maker.type in _COPIES:
-            copied.add(tensor)
-            words = _COPIES[maker.type]  # the first copy is the one to avoid
-
-    if tensors.is_reused(row["tensor"]):
-        copied.discard(row["tensor"])
-
-    rows = analysis.rows
-    is_gone = rows["tensor"].isin(copied)
-    if is_one_hot:  # a loss of class numbers needs no scratch memory of that size
-        is_gone |= (rows["op"] == row["waits_for"]) & (rows["tensor"] == "")
-
-    rows = rows[is_gone]
-    what, detail = words
-    name = row["shape"] or "A tensor"
-    title = f"{name} is {what}"
-    if not is_one_hot:
-        title += f", {size // copied_bytes} times as large as its input"
-
-    title = _with_size_and_line(title, row, tensors.graph)
-
-    return _report(analysis, "small-copied", title, detail, rows)
+    return report_rows(analysis, "reduced-at-once", title, detail, rows)
 
 
 def _find_resized(
     analysis: Analysis,
     row: dict[str, Any],
-    tensors: _Tensors,
+    tensors: Tensors,
 ) -> Finding | None:
     """Return a finding about an input, or a copy of it, that the step resizes to fewer bytes."""
     reader = row["waits_for"]
@@ -673,8 +772,8 @@ def _find_resized(
     is_image = (alive["category"] == "input") | (alive["copied_by"] != "")
     rows = alive[is_image & (alive["requested_bytes"] > written)]
     title = (
-        f"The images take {_share_of_peak(analysis, rows)} until the step resizes them to "
-        f"{format_bytes(written)}{in_brackets(_line_of({'op': reader, **row}, tensors.graph))}"
+        f"The images take {share_of_peak(analysis, rows)} until the step resizes them to "
+        f"{format_bytes(written)}{in_brackets(tensors.line_of({'op': reader, **row}))}"
     )
 
     detail = (
@@ -682,10 +781,10 @@ def _find_resized(
         "resized ones."
     )
 
-    return _report(analysis, "input-resized", title, detail, rows)
+    return report_rows(analysis, "input-resized", title, detail, rows)
 
 
-def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:
+def _is_combined(row: dict[str, Any], tensors: Tensors) -> bool:
     """Say whether elementwise ops combine a tensor with others of its size, as a mask is.
 
     A product or a convolution needs the wide type itself.
@@ -713,7 +812,7 @@ def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
 
         title = (
             f"{len(rows)} tensors with one number for each of {classes:,} classes: "
-            f"{_share_of_peak(analysis, rows)}{in_brackets(max(rows['source']))}"
+            f"{share_of_peak(analysis, rows)}{in_brackets(max(rows['source']))}"
         )
 
         left = 1 / len(rows)
@@ -732,7 +831,7 @@ def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
         same = analysis.rows[analysis.rows["requested_bytes"] == size]
         saves = _saved_without_rows(analysis, same, 1 - left)
 
-        yield _report(analysis, "logits-held", title, detail, rows, saves)
+        yield report_rows(analysis, "logits-held", title, detail, rows, saves)
 
 
 def _saved_without_rows(analysis: Analysis, rows: pd.DataFrame, share: float) -> int:
@@ -740,17 +839,18 @@ def _saved_without_rows(analysis: Analysis, rows: pd.DataFrame, share: float) ->
     return saved_without(analysis, sizes, rows["born"], rows["dies"])
 
 
-def _report(
+def report_rows(
     analysis: Analysis,
     name: str,
     title: str,
     detail: str,
     rows: pd.DataFrame,
     saves: int | None = None,
+    share: float = 1.0,
 ) -> Finding:
-    """Return a finding about rows; its saving is that of a step without them unless it is given."""
+    """Return a finding about rows; without ``saves``, it saves a share of each of them."""
     if saves is None:
-        saves = _saved_without_rows(analysis, rows, 1.0)
+        saves = _saved_without_rows(analysis, rows, share)
 
     return Finding(
         id=name,
@@ -762,29 +862,13 @@ def _report(
     )
 
 
-def _with_size_and_line(title: str, row: dict[str, Any], graph: GraphIndex) -> str:
+def _with_size_and_line(title: str, row: dict[str, Any], tensors: Tensors) -> str:
     size = format_bytes(int(row["requested_bytes"]))
-    return f"{title} ({size}){in_brackets(_line_of(row, graph))}"
+    return f"{title} ({size}){in_brackets(tensors.line_of(row))}"
 
 
-def _share_of_peak(analysis: Analysis, rows: pd.DataFrame) -> str:
+def share_of_peak(analysis: Analysis, rows: pd.DataFrame) -> str:
     """Return the bytes of tensors, and their share of the peak, as text."""
     total = int(rows["requested_bytes"].sum())
     share = total / analysis.peak.requested_bytes
     return f"{format_bytes(total)} ({share:.0%} of the peak)"
-
-
-def _line_of(row: dict[str, Any], graph: GraphIndex) -> str:
-    """Return the line of an op; of a gradient the line of the op that it belongs to.
-
-    A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
-    (``backprop.py``, ``_gradient_function``).
-    """
-    forward = str(row["op"]).replace(_OF_GRADIENTS, "").rpartition("/")[0]
-
-    for op in (forward, str(row["op"])):
-        known = graph.ops.get(op)
-        if known is not None and known.source:
-            return known.source
-
-    return str(row["source"])
