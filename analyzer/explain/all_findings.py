@@ -42,9 +42,8 @@ _AHEAD = 1.5
 _OF_A_STEP = (
     out_of_memory.find_out_of_memory,
     step_differences.find_recompiled,
-    amplification.find_amplified,
+    amplification.find_eager_pairs,
     amplification.find_summands,
-    layers.find_layers,
     layers.find_kept_results,
     amplification.find_kept_by_tape,
     peak_tensors.find_whole_set,
@@ -52,6 +51,14 @@ _OF_A_STEP = (
     peak_tensors.find_growth,
     peak_tensors.find_workspaces,
     peak_tensors.find_state,
+)
+
+_OF_A_GRAPH = (
+    amplification.find_amplified,
+    layers.find_wide_kernel,
+    layers.find_attention,
+    layers.find_sigmoids,
+    layers.find_targets,
 )
 
 
@@ -62,6 +69,12 @@ def collect(analysis: Analysis) -> Analysis:
     if analysis.recording.device.kind != "tpu":  # whose buffers have no names
         for find in _OF_A_STEP:
             found += find(analysis)
+
+        graph = analysis.recording.structure
+        if graph is not None:
+            plain, tensors = amplification.with_tensors(analysis, graph)
+            for find_in_graph in _OF_A_GRAPH:
+                found += find_in_graph(plain, tensors)
 
     of_program = list(_of_the_program(analysis))
     found += of_program

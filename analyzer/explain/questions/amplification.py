@@ -33,7 +33,7 @@ _LEAST_RATIO = 0.05  # share of the peak from which on a tensor is looked at
 _LEAST_BYTES = 1 << 20
 
 # bytes of a tensor over the inputs of its op, or over its readers' results
-_TIMES = 4
+TIMES = 4
 _FLOAT_BYTES = 4  # bytes of a float32; comparisons take one for each
 _MANY_CLASSES = 4096
 _COPIES_OF_LOGITS = 3
@@ -147,27 +147,87 @@ _LOGITS = frozenset(
 )
 
 
-def find_amplified(analysis: Analysis) -> Iterator[Finding]:
+class Tensors:
+    """The tensors of the step: the graph around them, and their sizes."""
+
+    def __init__(self, analysis: Analysis, graph: GraphIndex) -> None:
+        self.graph = graph
+        rows = analysis.rows[analysis.rows["tensor"] != ""]
+        pairs = zip(rows["shape"].astype(str), rows["requested_bytes"], strict=True)
+        self._allocated: dict[str, tuple[str, int]] = dict(
+            zip(rows["tensor"], pairs, strict=True)
+        )
+
+    def size_of(self, tensor: str) -> tuple[str, int | None]:
+        """Return shape and bytes as the graph states them, else as they were last allocated."""
+        spec = self.graph.spec(tensor)
+        if spec is not None and spec.size_bytes is not None:
+            return spec.shape_text, spec.size_bytes
+
+        return self._allocated.get(tensor, ("", None))
+
+    def is_reused(self, tensor: str) -> bool:
+        """Say whether an op writes its result into a tensor's buffer, and needs another without it."""
+        for reader in self.graph.consumers.get(tensor, []):
+            is_elementwise = self.graph.ops[reader].type in _ELEMENTWISE
+            if is_elementwise and f"{reader}:0" not in self._allocated:
+                return True
+
+        return False
+
+    def inputs_of(self, op: str) -> list[tuple[str, int | None]]:
+        """Return shape and bytes of each tensor that an op reads."""
+        return [self.size_of(tensor) for tensor in self.graph.inputs_of(op)]
+
+    def line_of(self, row: Mapping[str, Any]) -> str:
+        """Return the line of an op; of a gradient the line of the op that it belongs to.
+
+        A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
+        (``backprop.py``, ``_gradient_function``).
+        """
+        forward = str(row["op"]).replace(_OF_GRADIENTS, "").rpartition("/")[0]
+
+        for op in (forward, str(row["op"])):
+            known = self.graph.ops.get(op)
+            if known is not None and known.source:
+                return known.source
+
+        return str(row["source"])
+
+    def source_of(self, tensor: str) -> tuple[str, int | None]:
+        """Return shape and bytes of the tensor whose elements one of the forward pass repeats."""
+        source = tensor
+        maker = self.graph.maker_of(tensor)
+
+        while maker and maker.type in _REPEATS and _OF_GRADIENTS not in maker.name:
+            tensor = self.graph.inputs_of(maker.name)[0]
+            if maker.type in _COPYING:
+                source = tensor
+            maker = self.graph.maker_of(tensor)
+
+        return self.size_of(source)
+
+    def types_of_readers(self, tensor: str) -> set[str]:
+        """Return the types of the ops that read a tensor."""
+        return {self.graph.ops[reader].type for reader in self.readers_of(tensor)}
+
+    def readers_of(self, tensor: str) -> list[str]:
+        """Return the ops that read a tensor, also in another shape."""
+        found = []
+
+        for reader in self.graph.consumers.get(tensor, []):
+            is_same = self.graph.ops[reader].type in _SAME
+            found += self.readers_of(f"{reader}:0") if is_same else [reader]
+
+        return found
+
+
+def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report tensors at the peak that are far larger than the inputs or the results around them."""
-    peak = analysis.peak.requested_bytes
-    least = max(_LEAST_BYTES, _LEAST_RATIO * peak)
-
-    alive = analysis.alive
-    large_of_any = alive[alive["requested_bytes"] >= least]
-    is_named = (large_of_any["tensor"] != "") & (large_of_any["op_type"] != "")
-    large = large_of_any[is_named]
-    graph = analysis.recording.structure if len(large) else None
-    if graph is None:
-        yield from _find_eager_pairs(analysis, large_of_any)
-        return
-
-    analysis, graph = with_plain_types(analysis, graph)
-    tensors = Tensors(analysis, graph)
+    large = find_large(analysis)
+    large = large[(large["tensor"] != "") & (large["op_type"] != "")]
     reported: set[str] = set()
 
-    large = analysis.alive.loc[large.index].sort_values(
-        "requested_bytes", ascending=False
-    )
     is_looped = large["op"].str.contains(_LOOPED, regex=False)
     yield from _find_vectorized(analysis, large[is_looped])
 
@@ -180,34 +240,38 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
         finding = (
             _find_pairs(analysis, row, tensors)
             or _find_expanded(analysis, row, tensors)
-            or _find_looked_up(analysis, row, tensors)
             or _find_reduced(analysis, row, tensors)
             or _find_resized(analysis, row, tensors)
         )
         if finding is not None:
-            reported |= {shape, *graph.inputs_of(row["op"])}
+            reported |= {shape, *tensors.graph.inputs_of(row["op"])}
             yield finding
 
     yield from _find_logits(analysis, large)
 
 
-def with_plain_types(
-    analysis: Analysis,
-    graph: GraphIndex,
-) -> tuple[Analysis, GraphIndex]:
+def find_large(analysis: Analysis) -> pd.DataFrame:
+    """Return the large buffers at the peak, the largest first."""
+    alive = analysis.alive.sort_values("requested_bytes", ascending=False)
+    least = max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes)
+    return alive[alive["requested_bytes"] >= least]
+
+
+def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tensors]:
     """Return both with oneDNN's ops under TensorFlow's types: ``_MklMatMul`` is a ``MatMul``."""
-    tables = [
-        table.assign(
-            op_type=table["op_type"].astype(str).str.replace(_VENDOR, "", regex=True)
-        )
-        for table in (analysis.rows, analysis.alive)
-    ]
     ops = {
         name: replace(op, type=_VENDOR.sub("", op.type))
         for name, op in graph.ops.items()
     }
-    plain = replace(analysis, rows=tables[0], alive=tables[1])
-    return plain, replace(graph, ops=ops)
+    rows, alive = (
+        table.assign(
+            op_type=table["op_type"].astype(str).str.replace(_VENDOR, "", regex=True)
+        )
+        for table in (analysis.rows, analysis.alive)
+    )
+    analysis = replace(analysis, rows=rows, alive=alive)
+
+    return analysis, Tensors(analysis, replace(graph, ops=ops))
 
 
 def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
@@ -376,81 +440,6 @@ def _sum_that_reads(tensor: str, graph: GraphIndex) -> str:
     return readers[0]
 
 
-class Tensors:
-    """The tensors of the step: the graph around them, and their sizes."""
-
-    def __init__(self, analysis: Analysis, graph: GraphIndex) -> None:
-        self.graph = graph
-        rows = analysis.rows[analysis.rows["tensor"] != ""]
-        pairs = zip(rows["shape"].astype(str), rows["requested_bytes"], strict=True)
-        self._allocated: dict[str, tuple[str, int]] = dict(
-            zip(rows["tensor"], pairs, strict=True)
-        )
-
-    def size_of(self, tensor: str) -> tuple[str, int | None]:
-        """Return shape and bytes as the graph states them, else as they were last allocated."""
-        spec = self.graph.spec(tensor)
-        if spec is not None and spec.size_bytes is not None:
-            return spec.shape_text, spec.size_bytes
-
-        return self._allocated.get(tensor, ("", None))
-
-    def is_reused(self, tensor: str) -> bool:
-        """Say whether an op writes its result into a tensor's buffer, and needs another without it."""
-        for reader in self.graph.consumers.get(tensor, []):
-            is_elementwise = self.graph.ops[reader].type in _ELEMENTWISE
-            if is_elementwise and f"{reader}:0" not in self._allocated:
-                return True
-
-        return False
-
-    def inputs_of(self, op: str) -> list[tuple[str, int | None]]:
-        """Return shape and bytes of each tensor that an op reads."""
-        return [self.size_of(tensor) for tensor in self.graph.inputs_of(op)]
-
-    def line_of(self, row: Mapping[str, Any]) -> str:
-        """Return the line of an op; of a gradient the line of the op that it belongs to.
-
-        A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
-        (``backprop.py``, ``_gradient_function``).
-        """
-        forward = str(row["op"]).replace(_OF_GRADIENTS, "").rpartition("/")[0]
-
-        for op in (forward, str(row["op"])):
-            known = self.graph.ops.get(op)
-            if known is not None and known.source:
-                return known.source
-
-        return str(row["source"])
-
-    def source_of(self, tensor: str) -> tuple[str, int | None]:
-        """Return shape and bytes of the tensor whose elements one of the forward pass repeats."""
-        source = tensor
-        maker = self.graph.maker_of(tensor)
-
-        while maker and maker.type in _REPEATS and _OF_GRADIENTS not in maker.name:
-            tensor = self.graph.inputs_of(maker.name)[0]
-            if maker.type in _COPYING:
-                source = tensor
-            maker = self.graph.maker_of(tensor)
-
-        return self.size_of(source)
-
-    def types_of_readers(self, tensor: str) -> set[str]:
-        """Return the types of the ops that read a tensor."""
-        return {self.graph.ops[reader].type for reader in self.readers_of(tensor)}
-
-    def readers_of(self, tensor: str) -> list[str]:
-        """Return the ops that read a tensor, also in another shape."""
-        found = []
-
-        for reader in self.graph.consumers.get(tensor, []):
-            is_same = self.graph.ops[reader].type in _SAME
-            found += self.readers_of(f"{reader}:0") if is_same else [reader]
-
-        return found
-
-
 def _find_pairs(
     analysis: Analysis,
     row: dict[str, Any],
@@ -486,13 +475,14 @@ def _find_pairs(
     return _report_pairs(analysis, pair, made, where, same)
 
 
-def _find_eager_pairs(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
+def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
     """Report an elementwise result of an eager step that pairs a vector with a column.
 
     Another elementwise op has an operand of the result's size.
     """
     rows = analysis.rows
-    results = large[large["op"].isin(_ELEMENTWISE)]
+    large = find_large(analysis)
+    results = large[(large["tensor"] == "") & large["op"].isin(_ELEMENTWISE)]
 
     for row in results.sort_values("born").to_dict("records"):
         size = int(row["requested_bytes"])
@@ -553,7 +543,7 @@ def _pair_of(op: str, size: int, tensors: Tensors) -> tuple[str, ...]:
 
     operands = [tensors.source_of(one) for one in tensors.graph.inputs_of(op)]
     known = [size for _, size in operands if size is not None]
-    if len(operands) != 2 or len(known) != 2 or size < _TIMES * max(known):
+    if len(operands) != 2 or len(known) != 2 or size < TIMES * max(known):
         return ()
     if size > known[0] * known[1]:  # a repeated scalar
         return ()
@@ -580,7 +570,7 @@ def _find_expanded(
         kind = maker["op_type"]
         inputs = [given for _, given in tensors.inputs_of(maker["op"])]
         given = max(filter(None, inputs if kind == "OneHot" else inputs[:1]), default=0)
-        if size < _TIMES * given or not _is_avoidable(maker, tensors):
+        if size < TIMES * given or not _is_avoidable(maker, tensors):
             continue
 
         gone = _rows_without(same, maker, tensors)
@@ -607,7 +597,7 @@ def _find_expanded(
         title = _with_size_and_line(title, maker, tensors)
         return report_rows(analysis, "small-copied", title, detail, gone)
 
-    return None
+    return _find_looked_up(analysis, same, tensors)
 
 
 def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
@@ -649,35 +639,33 @@ def _rows_without(
 
 def _find_looked_up(
     analysis: Analysis,
-    row: dict[str, Any],
+    same: pd.DataFrame,
     tensors: Tensors,
 ) -> Finding | None:
     """Return a finding about a table that is computed before few of its rows are looked up."""
-    size = int(row["requested_bytes"])
-    same = analysis.rows[analysis.rows["requested_bytes"] == size]
+    graph = tensors.graph
 
     for maker in same[same["op_type"].isin(_ELEMENTWISE)].to_dict("records"):
-        graph = tensors.graph
         makers = [graph.maker_of(one) for one in graph.inputs_of(maker["op"])]
+        readers = tensors.readers_of(maker["tensor"])
+        written = sum(tensors.size_of(f"{one}:0")[1] or 0 for one in readers)
 
-        readers = graph.consumers.get(maker["tensor"], [])
-        written = sum(tensors.size_of(f"{one}:0")[1] or size for one in readers)
         is_looked_up = tensors.types_of_readers(maker["tensor"]) == {_LOOKUPS[0]}
         is_of_variable = "ReadVariableOp" in [one.type for one in makers if one]
-        if not is_of_variable or not is_looked_up or size < _TIMES * written:
-            continue
-
-        gone = same[same["variable"] == ""]
-        title = _with_size_and_line(
-            "All rows of a table are computed, and few are looked up", maker, tensors
-        )
-
-        detail = (
-            "The table's gradient then has all rows too. Look the rows up first, and "
-            "compute with these: normalize(tf.gather(table, ids))."
-        )
-
-        return report_rows(analysis, "looked-up-late", title, detail, gone)
+        if (
+            is_looked_up
+            and is_of_variable
+            and TIMES * written <= maker["requested_bytes"]
+        ):
+            title = "All rows of a table are computed, and few are looked up"
+            return report_rows(
+                analysis,
+                "looked-up-late",
+                _with_size_and_line(title, maker, tensors),
+                "The table's gradient then has all rows too. Look the rows up first, and "
+                "compute with these: normalize(tf.gather(table, ids)).",
+                same[same["variable"] == ""],
+            )
 
     return None
 
@@ -692,7 +680,7 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
     outside = alive.loc[~is_looped, "requested_bytes"].max()
 
     # A map over the examples of a batch makes nothing larger than the batch.
-    if large.empty or large["requested_bytes"].max() < _TIMES * outside:
+    if large.empty or large["requested_bytes"].max() < TIMES * outside:
         return
 
     title = (
@@ -724,14 +712,14 @@ def _find_reduced(
     size = int(row["requested_bytes"])
     readers = tensors.readers_of(row["tensor"])
     known = [given for _, given in tensors.inputs_of(row["op"]) if given]
-    if not readers or not known or size < _TIMES * max(known):
+    if not readers or not known or size < TIMES * max(known):
         return None
 
     for reader in readers:
         _, written = tensors.size_of(f"{reader}:0")
         is_sum = tensors.graph.ops[reader].type in _SUMS
 
-        if not is_sum or size < _TIMES * (written or 0):
+        if not is_sum or size < TIMES * (written or 0):
             return None
 
     rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
@@ -765,7 +753,7 @@ def _find_resized(
     reader = row["waits_for"]
     _, written = tensors.size_of(f"{reader}:0")
     is_resized = row["waits_for_type"].startswith("Resize") and row["copied_by"]
-    if not is_resized or not written or row["requested_bytes"] < _TIMES * written:
+    if not is_resized or not written or row["requested_bytes"] < TIMES * written:
         return None
 
     alive = analysis.alive

@@ -8,91 +8,64 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import in_brackets
 from analyzer.explain.questions.amplification import (
     MATRICES,
+    TIMES,
     Tensors,
     report_rows,
     share_of_peak,
-    with_plain_types,
 )
 from analyzer.model.recording.records import Finding
 
 _MOST_OF_PEAK = 0.5  # share of the peak from which on a form is its cause
 _LEAST_BYTES = 1 << 20
-_TIMES = 4  # attention scores over queries and keys
 _IMAGE_RANK = 4
 _RESULTS = 8
 _LEFT = 0.25  # share of the scores with pooled keys
 
 
-def find_layers(analysis: Analysis) -> Iterator[Finding]:
-    """Report the layers of a step with a graph whose form takes most of the peak."""
-    graph = analysis.recording.structure
-    if graph is None:
-        return
-
-    analysis, graph = with_plain_types(analysis, graph)
-    tensors = Tensors(analysis, graph)
-
-    yield from _find_wide_kernel(analysis, tensors)
-    yield from _find_attention(analysis, tensors)
-    yield from _find_sigmoids(analysis, tensors)
-    yield from _find_targets(analysis, tensors)
-
-
-def _find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
+def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report the kernel of a dense layer that reads a flattened image."""
     alive = analysis.alive
-    variables = alive[alive["variable"] != ""]
-    if variables.empty:
+    kernel = alive[alive["variable"] != ""].nlargest(1, "requested_bytes")
+    same, at_peak = _rows_of_size(analysis, kernel["requested_bytes"].sum())
+    if not _is_most(analysis, at_peak):
         return
 
-    kernel = variables.loc[variables["requested_bytes"].idxmax()]
-    like = analysis.rows[analysis.rows["requested_bytes"] == kernel["requested_bytes"]]
-    at_peak = like[like.index.isin(alive.index)]
     graph = tensors.graph
-    read = [
-        graph.maker_of(tensor)
-        for name, layer in graph.layers.items()
-        if layer == kernel["layer"]
-        for tensor in graph.inputs_of(name)
-    ]
-    flattened = [
-        shape
-        for maker in read
-        if maker is not None and maker.type == "Reshape"
-        for shape, _ in tensors.inputs_of(maker.name)[:1]
-        if shape.count(",") >= _IMAGE_RANK - 1
-    ]
-    if not flattened or not _is_most(analysis, at_peak):
+    for op, layer in graph.layers.items():
+        makers = [graph.maker_of(one) for one in graph.inputs_of(op)]
+        shapes = [
+            tensors.inputs_of(maker.name)[0][0]
+            for maker in makers
+            if maker and maker.type == "Reshape"
+        ]
+        images = [one for one in shapes if one.count(",") >= _IMAGE_RANK - 1]
+        if not images or layer != kernel["layer"].iloc[0]:
+            continue
+
+        yield report_rows(
+            analysis,
+            "wide-kernel",
+            f"{kernel['variable'].iloc[0]} {kernel['shape'].iloc[0]} with its gradient "
+            f"and its optimizer's tensors: {share_of_peak(analysis, at_peak)}",
+            f"Flatten gives the layer all numbers of {images[0]}. Pool first, with "
+            "GlobalAveragePooling2D() in its place or further MaxPooling2D(). The "
+            "saving is that without this kernel.",
+            same,
+        )
         return
 
-    yield report_rows(
-        analysis,
-        "wide-kernel",
-        f"{kernel['variable']} {kernel['shape']} with its gradient and its optimizer's "
-        f"tensors: {share_of_peak(analysis, at_peak)}",
-        f"Flatten gives the layer all numbers of {flattened[0]}. Pool first, with "
-        "GlobalAveragePooling2D() in its place or further MaxPooling2D(). The saving "
-        "is that without this kernel.",
-        like,
-    )
 
-
-def _find_attention(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
+def find_attention(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report scores of each position with each that are far larger than queries and keys."""
     rows = analysis.rows
     is_product = rows["op_type"].isin(MATRICES) & (rows["category"] == "activation")
-    products = rows[is_product & (rows["requested_bytes"] >= _LEAST_BYTES)]
 
-    for row in products.drop_duplicates("requested_bytes").to_dict("records"):
-        size = row["requested_bytes"]
-        given = [one for _, one in tensors.inputs_of(row["op"]) if one]
-        same = rows[rows["requested_bytes"] == size]
-        at_peak = same[same.index.isin(analysis.alive.index)]
-        is_large = len(given) == 2 and size >= _TIMES * max(given)
-        if not is_large or not _is_most(analysis, at_peak):
-            continue
+    for row in rows[is_product].drop_duplicates("requested_bytes").to_dict("records"):
+        same, at_peak = _rows_of_size(analysis, row["requested_bytes"])
+        given = [size or 0 for _, size in tensors.inputs_of(row["op"])]
         softmax = _softmax_after(row["tensor"], tensors)
-        if not softmax:
+        is_large = row["requested_bytes"] >= TIMES * max(given, default=0)
+        if not softmax or not is_large or not _is_most(analysis, at_peak):
             continue
 
         where = tensors.line_of({"op": softmax, "source": row["source"]})
@@ -112,7 +85,7 @@ def _find_attention(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
 def _softmax_after(tensor: str, tensors: Tensors) -> str:
     """Return the softmax to which elementwise ops lead from a product; empty without one."""
-    for _ in range(_TIMES):
+    for _ in range(TIMES):
         readers = tensors.readers_of(tensor)
         for reader in readers:
             if tensors.graph.ops[reader].type == "Softmax":
@@ -123,43 +96,39 @@ def _softmax_after(tensor: str, tensors: Tensors) -> str:
     return ""
 
 
-def _find_targets(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
+def find_targets(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report targets with a number for each class that a cross entropy reads."""
     inputs = analysis.alive[analysis.alive["category"] == "input"]
-    is_read = [
-        "SoftmaxCrossEntropyWithLogits" in tensors.types_of_readers(tensor)
-        for tensor in inputs["tensor"]
-    ]
-    targets = inputs.loc[is_read]
-    if targets["requested_bytes"].sum() < _LEAST_BYTES:
-        return
 
-    yield report_rows(
-        analysis,
-        "class-targets",
-        f"Targets {targets['shape'].iloc[0]} have one number for each class: "
-        f"{share_of_peak(analysis, targets)}",
-        "If they are one-hot, give SparseCategoricalCrossentropy the class numbers. The "
-        "input pipeline then needs no one-hot tensors either.",
-        targets,
-    )
+    for row in inputs[inputs["requested_bytes"] >= _LEAST_BYTES].to_dict("records"):
+        readers = tensors.types_of_readers(row["tensor"])
+        if "SoftmaxCrossEntropyWithLogits" in readers:
+            rows = inputs[inputs["tensor"] == row["tensor"]]
+            yield report_rows(
+                analysis,
+                "class-targets",
+                f"Targets {row['shape']} have one number for each class: "
+                f"{share_of_peak(analysis, rows)}",
+                "If they are one-hot, give SparseCategoricalCrossentropy the class "
+                "numbers. The input pipeline then needs no one-hot tensors either.",
+                rows,
+            )
 
 
-def _find_sigmoids(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
+def find_sigmoids(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report sigmoids kept for the gradient of ``x * tf.sigmoid(x)``.
 
     ``tf.nn.silu`` keeps x alone and computes the sigmoid again (``nn_impl.py``).
     """
     alive = analysis.alive
     graph = tensors.graph
-    is_sigmoid = (alive["op_type"] == "Sigmoid") & (alive["category"] == "activation")
-    sigmoids = alive[is_sigmoid].sort_values("born")
+    sigmoids = alive[alive["op_type"] == "Sigmoid"].sort_values("born")
     multiplied = [
         index
         for index, row in sigmoids.to_dict("index").items()
-        for reader in tensors.readers_of(row["tensor"])
-        if graph.ops[reader].type == "Mul"
-        and {*graph.inputs_of(reader)} == {row["tensor"], *graph.inputs_of(row["op"])}
+        for reader in graph.consumers.get(row["tensor"], [])
+        if {*graph.inputs_of(reader)} == {row["tensor"], *graph.inputs_of(row["op"])}
+        and not tensors.is_reused(row["tensor"])
     ]
     kept = sigmoids.loc[multiplied]
     if len(kept) < 2:
@@ -188,22 +157,28 @@ def find_kept_results(analysis: Analysis) -> Iterator[Finding]:
 
     alive = analysis.alive
     results = alive[(alive["tensor"] == "") & (alive["category"] == "activation")]
-    keys = ["op", "shape"]
-    for (_, shape), rows in results.groupby(keys, observed=True):
+
+    for (_, shape), rows in results.groupby(["op", "shape"], observed=True):
         if len(rows) < _RESULTS or not _is_most(analysis, rows):
             continue
 
-        layer = next((f" of {one}" for one in rows["layer"] if one), "")
-        where = next((str(one) for one in rows["source"] if one), watch.where)
+        layer = rows["layer"].iloc[0]
         yield report_rows(
             analysis,
             "results-kept",
-            f"{len(rows)} results {shape}{layer} are held at once: "
-            f"{share_of_peak(analysis, rows)}{in_brackets(where)}",
+            f"{len(rows)} results {shape}{layer and f' of {layer}'} are held at once: "
+            f"{share_of_peak(analysis, rows)}{in_brackets(watch.where)}",
             "A list or another container of the program holds them. Store NumPy arrays, "
             "which lie outside the card, or numbers.",
             rows.iloc[1:],
         )
+
+
+def _rows_of_size(analysis: Analysis, size: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the buffers of a size, and those of them that are alive at the peak."""
+    tables = analysis.rows, analysis.alive
+    same, at_peak = (table[table["requested_bytes"] == size] for table in tables)
+    return same, at_peak
 
 
 def _is_most(analysis: Analysis, rows: pd.DataFrame) -> bool:
