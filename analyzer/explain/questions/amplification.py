@@ -154,7 +154,7 @@ class Tensors:
         self.graph = graph
         rows = analysis.rows[analysis.rows["tensor"] != ""]
         pairs = zip(rows["shape"].astype(str), rows["requested_bytes"], strict=True)
-        self._allocated: dict[str, tuple[str, int]] = dict(
+        self.allocated: dict[str, tuple[str, int]] = dict(
             zip(rows["tensor"], pairs, strict=True)
         )
 
@@ -164,13 +164,13 @@ class Tensors:
         if spec is not None and spec.size_bytes is not None:
             return spec.shape_text, spec.size_bytes
 
-        return self._allocated.get(tensor, ("", None))
+        return self.allocated.get(tensor, ("", None))
 
     def is_reused(self, tensor: str) -> bool:
         """Say whether an op writes its result into a tensor's buffer, and needs another without it."""
         for reader in self.graph.consumers.get(tensor, []):
             is_elementwise = self.graph.ops[reader].type in _ELEMENTWISE
-            if is_elementwise and f"{reader}:0" not in self._allocated:
+            if is_elementwise and f"{reader}:0" not in self.allocated:
                 return True
 
         return False
@@ -576,14 +576,6 @@ def _find_expanded(
         gone = _rows_without(same, maker, tensors)
         made = tensors.size_of(maker["tensor"])[0] or "A tensor"
 
-        # the first copy is the one to avoid
-        before = tensors.graph.inputs_of(maker["op"])[:1]
-        first = tensors.graph.maker_of(before[0]) if before else None
-        if kind in _COPYING and first is not None and first.type in _COPYING:
-            kind = first.type
-            is_first = analysis.rows["tensor"] == before[0]
-            gone = pd.concat([gone, analysis.rows[is_first]])
-
         what, detail = _EXPANDING[kind]
         title = f"{made} is {what}"
         if given and kind != "OneHot":
@@ -704,44 +696,32 @@ def _find_reduced(
     row: dict[str, Any],
     tensors: Tensors,
 ) -> Finding | None:
-    """Return a finding about a tensor that all its readers add up at once."""
-    is_product = row["op_type"] in _PRODUCTS
-    if not is_product and row["op_type"] not in _ELEMENTWISE:
-        return None
-
+    """Return a finding about a batch of products that all its readers add up at once."""
     size = int(row["requested_bytes"])
     readers = tensors.readers_of(row["tensor"])
     known = [given for _, given in tensors.inputs_of(row["op"]) if given]
-    if not readers or not known or size < TIMES * max(known):
+    sums = [tensors.size_of(f"{reader}:0")[1] or 0 for reader in readers]
+    is_product = row["op_type"] in _PRODUCTS
+
+    if not is_product or not tensors.types_of_readers(row["tensor"]) <= _SUMS:
+        return None
+    if not sums or not known or size < TIMES * max(*known, *sums):
         return None
 
-    for reader in readers:
-        _, written = tensors.size_of(f"{reader}:0")
-        is_sum = tensors.graph.ops[reader].type in _SUMS
+    title = (
+        "A product for each example that is added up: "
+        f"{row['shape']} is made and added up at once"
+    )
 
-        if not is_sum or size < TIMES * (written or 0):
-            return None
-
-    rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
-    made = f"{row['shape']} is made and added up at once"
-
-    if is_product:
-        title = f"A product for each example that is added up: {made}"
-        detail = (
-            "tf.matmul of a batch with a kernel of rank 2 computes the kernel's "
-            "gradient for each example, and then their sum. tf.tensordot(x, kernel, "
-            "1), or tf.matmul of x reshaped to two axes, computes the sum alone."
-        )
-    else:
-        title = f"A product that is added up: {made}"
-        detail = (
-            "tf.einsum or tf.tensordot computes the products and their sum "
-            "without the tensor between."
-        )
-
-    title = _with_size_and_line(title, row, tensors)
-
-    return report_rows(analysis, "reduced-at-once", title, detail, rows)
+    return report_rows(
+        analysis,
+        "reduced-at-once",
+        _with_size_and_line(title, row, tensors),
+        "tf.matmul of a batch with a kernel of rank 2 computes the kernel's gradient for "
+        "each example, and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
+        "reshaped to two axes, computes the sum alone.",
+        analysis.rows[analysis.rows["tensor"] == row["tensor"]],
+    )
 
 
 def _find_resized(

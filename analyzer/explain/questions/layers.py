@@ -97,22 +97,27 @@ def _softmax_after(tensor: str, tensors: Tensors) -> str:
 
 
 def find_targets(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report targets with a number for each class that a cross entropy reads."""
+    """Report inputs of the size of the logits that a cross entropy compares them with."""
     inputs = analysis.alive[analysis.alive["category"] == "input"]
+    ops = tensors.graph.ops.values()
+    losses = [op.name for op in ops if op.type == "SoftmaxCrossEntropyWithLogits"]
+    sizes = {size for loss in losses for _, size in tensors.inputs_of(loss)}
+    targets = inputs[inputs["requested_bytes"].isin(sizes)]
+    if targets["requested_bytes"].sum() < _LEAST_BYTES:
+        return
 
-    for row in inputs[inputs["requested_bytes"] >= _LEAST_BYTES].to_dict("records"):
-        readers = tensors.types_of_readers(row["tensor"])
-        if "SoftmaxCrossEntropyWithLogits" in readers:
-            rows = inputs[inputs["tensor"] == row["tensor"]]
-            yield report_rows(
-                analysis,
-                "class-targets",
-                f"Targets {row['shape']} have one number for each class: "
-                f"{share_of_peak(analysis, rows)}",
-                "If they are one-hot, give SparseCategoricalCrossentropy the class "
-                "numbers. The input pipeline then needs no one-hot tensors either.",
-                rows,
-            )
+    rows = analysis.rows
+    scratch = rows[rows["op"].isin(losses) & (rows["tensor"] == "")]
+
+    yield report_rows(
+        analysis,
+        "class-targets",
+        f"Targets {targets['shape'].iloc[0]} have one number for each class: "
+        f"{share_of_peak(analysis, targets)}",
+        "If they are one-hot, give SparseCategoricalCrossentropy the class numbers. The "
+        "loss then needs no scratch memory, and the input pipeline no one-hot tensors.",
+        pd.concat([targets, scratch]),
+    )
 
 
 def find_sigmoids(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
@@ -128,7 +133,7 @@ def find_sigmoids(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         for index, row in sigmoids.to_dict("index").items()
         for reader in graph.consumers.get(row["tensor"], [])
         if {*graph.inputs_of(reader)} == {row["tensor"], *graph.inputs_of(row["op"])}
-        and not tensors.is_reused(row["tensor"])
+        and f"{reader}:0" in tensors.allocated
     ]
     kept = sigmoids.loc[multiplied]
     if len(kept) < 2:
