@@ -90,13 +90,12 @@ def collect(analysis: Analysis) -> Analysis:
 
 
 def _is_worth_saying(one: Finding, analysis: Analysis) -> bool:
-    least = LOW * analysis.peak.requested_bytes
-    if one.id in _CAUSES and (one.saves_bytes or 0) < least:
-        return False
-    if one.saves_bytes is None or one.id in _ALWAYS:
+    saves = one.saves_bytes
+    if saves is None or one.id in _ALWAYS:
         return True
 
-    return one.saves_bytes >= LOW * analysis.limit_bytes
+    of_peak = LOW * analysis.peak.requested_bytes * (one.id in _CAUSES)
+    return saves >= max(LOW * analysis.limit_bytes, of_peak)
 
 
 def _of_the_program(analysis: Analysis) -> Iterator[Finding]:

@@ -69,6 +69,8 @@ _VENDOR = re.compile("^_Mkl(Native)?")
 _SELECTIONS = ("Select", "SelectV2")
 _SUMS = frozenset({"Sum", "Mean", "Max", "Min"})
 
+_PATCHES = "ExtractImagePatches"
+
 # Ops whose result can be far larger than their input, with the words for it and the code to write.
 _EXPANDING = {
     "OneHot": (
@@ -103,10 +105,10 @@ _EXPANDING = {
         "a sparse matrix made dense",
         "tf.sparse.sparse_dense_matmul multiplies the sparse tensor itself.",
     ),
-    "ExtractImagePatches": (
+    _PATCHES: (
         "an image's overlapping patches",
-        "tf.nn.conv2d multiplies the patches without storing them; on a card it takes "
-        "a workspace.",
+        "tf.nn.conv2d multiplies the patches without storing them. On a card its "
+        "workspace decides how much that saves.",
     ),
     **dict.fromkeys(
         ("GatherV2", "ResourceGather"),
@@ -211,6 +213,11 @@ class Tensors:
         """Return the types of the ops that read a tensor."""
         return {self.graph.ops[reader].type for reader in self.readers_of(tensor)}
 
+    def is_attention(self, op: str) -> bool:
+        """Say whether an op is a softmax whose result a product reads."""
+        is_softmax = self.graph.ops[op].type == "Softmax"
+        return is_softmax and not self.types_of_readers(f"{op}:0").isdisjoint(MATRICES)
+
     def readers_of(self, tensor: str) -> list[str]:
         """Return the ops that read a tensor, also in another shape."""
         found = []
@@ -247,7 +254,7 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
             yield finding
 
-    yield from _find_logits(analysis, large)
+    yield from _find_logits(analysis, large, tensors)
 
 
 def find_large(analysis: Analysis) -> pd.DataFrame:
@@ -587,7 +594,10 @@ def _find_expanded(
             gone = pd.concat([gone, analysis.rows[is_scratch]])
 
         title = _with_size_and_line(title, maker, tensors)
-        return report_rows(analysis, "small-copied", title, detail, gone)
+        finding = report_rows(analysis, "small-copied", title, detail, gone)
+        if kind == _PATCHES and analysis.recording.device.kind == "gpu":
+            finding = replace(finding, saves_bytes=None)
+        return finding
 
     return _find_looked_up(analysis, same, tensors)
 
@@ -767,8 +777,16 @@ def _is_combined(row: dict[str, Any], tensors: Tensors) -> bool:
     return len(large) > len(readers)
 
 
-def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
+def _find_logits(
+    analysis: Analysis,
+    large: pd.DataFrame,
+    tensors: Tensors,
+) -> Iterator[Finding]:
     """Report numbers for each class of a large vocabulary that are held several times at the peak."""
+    weights = [f"{name}:0" for name in tensors.graph.ops if tensors.is_attention(name)]
+    attention = {tensors.size_of(one)[1] for one in weights}
+    large = large[~large["requested_bytes"].isin(attention)]
+
     for size, rows in large.groupby("requested_bytes", observed=True):
         last = rows["shape"].astype(str).str.extract(r",(\d+)\]$", expand=False)
         classes = last.dropna().astype(int).max()

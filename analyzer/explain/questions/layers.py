@@ -84,11 +84,11 @@ def find_attention(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
 
 def _softmax_after(tensor: str, tensors: Tensors) -> str:
-    """Return the softmax to which elementwise ops lead from a product; empty without one."""
+    """Return the softmax of an attention to which ops lead from its scores; empty without one."""
     for _ in range(TIMES):
         readers = tensors.readers_of(tensor)
         for reader in readers:
-            if tensors.graph.ops[reader].type == "Softmax":
+            if tensors.is_attention(reader):
                 return reader
 
         tensor = f"{readers[0]}:0" if readers else ""

@@ -33,13 +33,17 @@ def pairs_mended():
     return regression(False)
 
 
-def eager_pairs(lacks_axis=True):
-    step, inputs = regression(lacks_axis)
+def eagerly(target):
+    step, inputs = target
     return step.python_function, inputs
 
 
+def eager_pairs():
+    return eagerly(pairs())
+
+
 def eager_pairs_mended():
-    return eager_pairs(False)
+    return eagerly(pairs_mended())
 
 
 def slopes(name):
@@ -110,6 +114,14 @@ def unrolled_mended():
     return repeated_use(
         lambda x, weights: tf.reduce_sum(tf.nn.relu(tf.tensordot(x, weights, 1)))
     )
+
+
+def eager_unrolled():
+    return eagerly(unrolled())
+
+
+def eager_unrolled_mended():
+    return eagerly(unrolled_mended())
 
 
 def stopped(features):
@@ -260,10 +272,76 @@ def tiled():
 def tiled_mended():
     def distance(weights, x):
         rows = x[:256] + weights[:256]
-        squares = tf.reduce_sum(rows**2, 1, keepdims=True)
-        return squares + tf.transpose(squares) - 2 * rows @ tf.transpose(rows)
+        return 1 - 2 * rows @ tf.transpose(rows)
 
     return scaled(distance)
+
+
+def patched(convolve=None):
+    def layer(weights, x):
+        images, kernel = tf.reshape(x, (16, 32, 32, 16)), weights[:784]
+        if convolve:
+            return convolve(images, kernel)
+        sizes = (1, 7, 7, 1), (1,) * 4, (1,) * 4
+        patches = tf.image.extract_patches(images, *sizes, "SAME")
+        return tf.tensordot(patches, kernel, 1)
+
+    return scaled(layer)
+
+
+def patched_mended():
+    return patched(
+        lambda x, w: tf.nn.conv2d(x, tf.reshape(w, (7, 7, 16, 64)), 1, "SAME")
+    )
+
+
+def attended(every=1):
+    def attend(weights, x):
+        queries, keys = (tf.reshape(one, (8, 512, 64)) for one in (x + weights, x))
+        keys = keys[:, ::every]
+        return tf.nn.softmax(tf.matmul(queries, keys, transpose_b=True)) @ keys
+
+    return scaled(attend)
+
+
+def attended_mended():
+    return attended(4)
+
+
+def gated(activate=lambda x: x * tf.sigmoid(x)):
+    def layers(weights, x):
+        for _ in range(24):
+            x = activate(x * weights)
+        return x
+
+    return scaled(layers)
+
+
+def gated_mended():
+    return gated(tf.nn.silu)
+
+
+def flattened(layer=keras.layers.Flatten):
+    images = keras.Input((64, 64, 16))
+    pooled = keras.layers.MaxPooling2D()(images)
+    model = keras.Model(images, keras.layers.Dense(256)(layer()(pooled)))
+    model.compile("adam", "mse")
+    return model
+
+
+def flattened_mended():
+    return flattened(keras.layers.GlobalAveragePooling2D)
+
+
+def targets(kind="Categorical"):
+    codes = keras.Input((4,))
+    model = keras.Model(codes, keras.layers.Dense(60_000)(codes))
+    model.compile("sgd", getattr(keras.losses, f"{kind}Crossentropy")(True))
+    return model
+
+
+def targets_mended():
+    return targets("SparseCategorical")
 
 
 def resized():
