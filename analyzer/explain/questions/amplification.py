@@ -5,12 +5,13 @@ Three forms are recognised, each by the graph and by the sizes that were allocat
 
 - *pairs*: an elementwise op pairs each element of one operand with each of the other;
 - *reduced at once*: each reader of a tensor adds up most of its elements;
-- *copied*: an op repeats or widens a small tensor.
+- *copied*: an op repeats, widens or spreads a small tensor.
 
 Logits of many classes that are held several times, tensors that wait for one sum, results that a tape
-keeps without a use, tables that are computed before a lookup, and vectorized loops are further forms.
+keeps without a use, and vectorized loops are further forms.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -35,6 +36,7 @@ _LEAST_BYTES = 1 << 20
 # bytes of a tensor over the inputs of its op, or over its readers' results
 TIMES = 4
 _FLOAT_BYTES = 4  # bytes of a float32; comparisons take one for each
+_WIDTHS = (4, 8)  # bytes of a number in an eager step
 _MANY_CLASSES = 4096
 _COPIES_OF_LOGITS = 3
 _CHUNKS = 8
@@ -70,6 +72,7 @@ _SELECTIONS = ("Select", "SelectV2")
 _SUMS = frozenset({"Sum", "Mean", "Max", "Min"})
 
 _PATCHES = "ExtractImagePatches"
+_LATE = "UnsortedSegmentSum"  # of a lookup's gradient that another gradient reads
 
 # Ops whose result can be far larger than their input, with the words for it and the code to write.
 _EXPANDING = {
@@ -110,6 +113,11 @@ _EXPANDING = {
         "tf.nn.conv2d multiplies the patches without storing them. On a card its "
         "workspace decides how much that saves.",
     ),
+    _LATE: (
+        "the gradient of a lookup, for all rows of a table",
+        "The table is computed before few of its rows are looked up. Look them up "
+        "first, and compute with these: normalize(tf.gather(table, ids)).",
+    ),
     **dict.fromkeys(
         ("GatherV2", "ResourceGather"),
         (
@@ -121,7 +129,9 @@ _EXPANDING = {
 }
 _COPYING = ("OneHot", "Tile", "BroadcastTo", "Cast")
 _LOOKUPS = ("GatherV2", "ResourceGather")
-_FOR_PRODUCTS = (*_EXPANDING,)[5:]  # unneeded if a product reads them
+
+# unneeded if a product reads them
+_FOR_PRODUCTS = ("MatrixDiagV3", "SparseToDense", _PATCHES, *_LOOKUPS)
 _OF_PAIRS = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
 _OF_ONE_NUMBER = r"(^|/)(Fill|(ones|zeros)(_like)?)(_\d+)?$"  # TensorFlow's names
 
@@ -421,21 +431,17 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _eager_sums(rows: pd.DataFrame, alive: pd.DataFrame) -> list[str]:
-    """Return for each gradient of an eager step the variable that it is summed for; else empty.
+    """Return for each gradient of an eager step the sum that it waits for; empty without one.
 
-    The variable has its shape. With as many gradients as variables, none waits.
+    Each variable of its shape has one sum.
     """
-    variables = alive[alive["variable"] != ""].drop_duplicates("variable")
-    names = variables.groupby("shape", observed=True)["variable"].agg(list)
     shapes = rows["shape"].astype(str)
-    numbers = rows.groupby(shapes).cumcount()
+    variables = alive[alive["variable"] != ""].drop_duplicates("variable")
+    counts = shapes.map(variables["shape"].astype(str).value_counts())
+    numbers = rows.groupby(shapes).cumcount() % counts
 
-    sums = []
-    for shape, number in zip(shapes, numbers, strict=True):
-        equal = names.get(shape, [])
-        sums.append(equal[number % len(equal)] if equal else "")
-
-    return sums
+    sums = (shapes + numbers.astype(str)).where(counts.notna(), "")
+    return list(sums)
 
 
 def _sum_that_reads(tensor: str, graph: GraphIndex) -> str:
@@ -495,10 +501,8 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
         size = int(row["requested_bytes"])
         before = rows[(rows["born"] < row["born"]) & (rows["dies"] > row["born"])]
         shapes = {*before["shape"].astype(str)}
-        lengths = [int(one[1:-3]) for one in shapes if re.fullmatch(r"\[\d+,1\]", one)]
-        found = [
-            n for n in lengths if f"[{n}]" in shapes and size // n in (4 * n, 8 * n)
-        ]
+        sides = [math.isqrt(size // width) for width in _WIDTHS]
+        found = [n for n in sides if {f"[{n}]", f"[{n},1]"} <= shapes]
 
         if found and size > before["requested_bytes"].max():
             n = found[0]
@@ -571,7 +575,11 @@ def _find_expanded(
     """Return a finding about a tensor that repeats, widens or spreads a much smaller one."""
     size = int(row["requested_bytes"])
     same = analysis.rows[analysis.rows["requested_bytes"] == size]
-    is_made = same["op_type"].isin(_EXPANDING) & (same["category"] != "gradient")
+    computed = same[same["category"] == "activation"].to_dict("records")
+    is_late = (same["op_type"] == _LATE) & (same["variable"] != "").any()
+    is_late &= bool(computed)
+    is_made = same["op_type"].isin({*_EXPANDING} - {_LATE})
+    is_made = is_late | (is_made & (same["category"] != "gradient"))
 
     for maker in same[is_made].drop_duplicates("op").to_dict("records"):
         kind = maker["op_type"]
@@ -593,13 +601,14 @@ def _find_expanded(
             is_scratch &= analysis.rows["tensor"] == ""
             gone = pd.concat([gone, analysis.rows[is_scratch]])
 
-        title = _with_size_and_line(title, maker, tensors)
+        place = computed[0] if kind == _LATE else maker
+        title = _with_size_and_line(title, place, tensors)
         finding = report_rows(analysis, "small-copied", title, detail, gone)
         if kind == _PATCHES and analysis.recording.device.kind == "gpu":
             finding = replace(finding, saves_bytes=None)
         return finding
 
-    return _find_looked_up(analysis, same, tensors)
+    return None
 
 
 def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
@@ -607,6 +616,8 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
     kind = maker["op_type"]
     readers = tensors.types_of_readers(maker["tensor"])
 
+    if kind == _LATE:
+        return _OF_GRADIENTS in maker["op"]
     if kind == "Const":
         is_named = re.search(_OF_ONE_NUMBER, maker["op"]) is not None
         return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
@@ -631,45 +642,14 @@ def _rows_without(
     another without it.
     """
     is_gone = same["op"] == maker["op"]
-    if not tensors.types_of_readers(maker["tensor"]).isdisjoint(MATRICES):
+    if maker["op_type"] == _LATE:
+        is_gone = same["variable"] == ""
+    elif not tensors.types_of_readers(maker["tensor"]).isdisjoint(MATRICES):
         is_gone |= same["category"] == "gradient"
     elif tensors.is_reused(maker["tensor"]):
         is_gone &= False
 
     return same[is_gone]
-
-
-def _find_looked_up(
-    analysis: Analysis,
-    same: pd.DataFrame,
-    tensors: Tensors,
-) -> Finding | None:
-    """Return a finding about a table that is computed before few of its rows are looked up."""
-    graph = tensors.graph
-
-    for maker in same[same["op_type"].isin(_ELEMENTWISE)].to_dict("records"):
-        makers = [graph.maker_of(one) for one in graph.inputs_of(maker["op"])]
-        readers = tensors.readers_of(maker["tensor"])
-        written = sum(tensors.size_of(f"{one}:0")[1] or 0 for one in readers)
-
-        is_looked_up = tensors.types_of_readers(maker["tensor"]) == {_LOOKUPS[0]}
-        is_of_variable = "ReadVariableOp" in [one.type for one in makers if one]
-        if (
-            is_looked_up
-            and is_of_variable
-            and TIMES * written <= maker["requested_bytes"]
-        ):
-            title = "All rows of a table are computed, and few are looked up"
-            return report_rows(
-                analysis,
-                "looked-up-late",
-                _with_size_and_line(title, maker, tensors),
-                "The table's gradient then has all rows too. Look the rows up first, and "
-                "compute with these: normalize(tf.gather(table, ids)).",
-                same[same["variable"] == ""],
-            )
-
-    return None
 
 
 def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:

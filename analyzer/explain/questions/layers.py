@@ -7,7 +7,6 @@ import pandas as pd
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import in_brackets
 from analyzer.explain.questions.amplification import (
-    MATRICES,
     TIMES,
     Tensors,
     report_rows,
@@ -25,54 +24,58 @@ _LEFT = 0.25  # share of the scores with pooled keys
 def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report the kernel of a dense layer that reads a flattened image."""
     alive = analysis.alive
-    kernel = alive[alive["variable"] != ""].nlargest(1, "requested_bytes")
-    same, at_peak = _rows_of_size(analysis, kernel["requested_bytes"].sum())
-    if not _is_most(analysis, at_peak):
-        return
-
     graph = tensors.graph
-    for op, layer in graph.layers.items():
-        makers = [graph.maker_of(one) for one in graph.inputs_of(op)]
-        shapes = [
+    kernels = alive[alive["variable"] != ""].nlargest(1, "requested_bytes")
+
+    for kernel in kernels.to_dict("records"):
+        same, at_peak = _rows_of_size(analysis, kernel["requested_bytes"])
+        ops = [op for op, layer in graph.layers.items() if layer == kernel["layer"]]
+        makers = [graph.maker_of(one) for op in ops for one in graph.inputs_of(op)]
+        flattened = [
             tensors.inputs_of(maker.name)[0][0]
             for maker in makers
             if maker and maker.type == "Reshape"
         ]
-        images = [one for one in shapes if one.count(",") >= _IMAGE_RANK - 1]
-        if not images or layer != kernel["layer"].iloc[0]:
-            continue
+        images = [one for one in flattened if one.count(",") >= _IMAGE_RANK - 1]
+        if not images or not _is_most(analysis, at_peak):
+            return
 
         yield report_rows(
             analysis,
             "wide-kernel",
-            f"{kernel['variable'].iloc[0]} {kernel['shape'].iloc[0]} with its gradient "
-            f"and its optimizer's tensors: {share_of_peak(analysis, at_peak)}",
+            f"{kernel['variable']} {kernel['shape']} with its gradient and its "
+            f"optimizer's tensors: {share_of_peak(analysis, at_peak)}",
             f"Flatten gives the layer all numbers of {images[0]}. Pool first, with "
             "GlobalAveragePooling2D() in its place or further MaxPooling2D(). The "
             "saving is that without this kernel.",
             same,
         )
-        return
 
 
 def find_attention(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report scores of each position with each that are far larger than queries and keys."""
-    rows = analysis.rows
-    is_product = rows["op_type"].isin(MATRICES) & (rows["category"] == "activation")
-
-    for row in rows[is_product].drop_duplicates("requested_bytes").to_dict("records"):
-        same, at_peak = _rows_of_size(analysis, row["requested_bytes"])
-        given = [size or 0 for _, size in tensors.inputs_of(row["op"])]
-        softmax = _softmax_after(row["tensor"], tensors)
-        is_large = row["requested_bytes"] >= TIMES * max(given, default=0)
-        if not softmax or not is_large or not _is_most(analysis, at_peak):
+    """Report scores of each position with each that are far larger than values and results."""
+    for op in filter(tensors.is_attention, tensors.graph.ops):
+        shape, size = tensors.size_of(f"{op}:0")
+        same, at_peak = _rows_of_size(analysis, size or 0)
+        sizes = [
+            given or 0
+            for reader in tensors.readers_of(f"{op}:0")
+            for _, given in (
+                *tensors.inputs_of(reader),
+                tensors.size_of(f"{reader}:0"),
+            )
+            if given != size
+        ]
+        if (size or 0) < TIMES * max(sizes, default=0) or not _is_most(
+            analysis, at_peak
+        ):
             continue
 
-        where = tensors.line_of({"op": softmax, "source": row["source"]})
+        where = tensors.line_of({"op": op, "source": ""})
         yield report_rows(
             analysis,
             "attention-scores",
-            f"Attention of each position with each: scores {row['shape']} take "
+            f"Attention of each position with each: scores {shape} take "
             f"{share_of_peak(analysis, at_peak)}{in_brackets(where)}",
             "They grow with the square of the positions. Pool the keys and values of an "
             "image, attend within windows, or compute the scores for blocks of queries "
@@ -81,19 +84,6 @@ def find_attention(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             share=1 - _LEFT,
         )
         return
-
-
-def _softmax_after(tensor: str, tensors: Tensors) -> str:
-    """Return the softmax of an attention to which ops lead from its scores; empty without one."""
-    for _ in range(TIMES):
-        readers = tensors.readers_of(tensor)
-        for reader in readers:
-            if tensors.is_attention(reader):
-                return reader
-
-        tensor = f"{readers[0]}:0" if readers else ""
-
-    return ""
 
 
 def find_targets(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
