@@ -279,16 +279,21 @@ def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tenso
     ops = {
         name: replace(op, type=_VENDOR.sub("", op.type))
         for name, op in graph.ops.items()
+        if _VENDOR.match(op.type)
     }
-    rows, alive = (
-        table.assign(
-            op_type=table["op_type"].astype(str).str.replace(_VENDOR, "", regex=True)
+    if ops:
+        rows, alive = (
+            table.assign(
+                op_type=table["op_type"]
+                .astype(str)
+                .str.replace(_VENDOR, "", regex=True)
+            )
+            for table in (analysis.rows, analysis.alive)
         )
-        for table in (analysis.rows, analysis.alive)
-    )
-    analysis = replace(analysis, rows=rows, alive=alive)
+        analysis = replace(analysis, rows=rows, alive=alive)
+        graph = replace(graph, ops={**graph.ops, **ops})
 
-    return analysis, Tensors(analysis, replace(graph, ops=ops))
+    return analysis, Tensors(analysis, graph)
 
 
 def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:

@@ -107,8 +107,8 @@ def loop_that_accumulates():
 """
 
 
-RUNS = 3
-ORDER_SHARE = 0.05  # of the peak, that orders alike may differ by
+RUNS = 2
+ORDER_SHARE = 0.15  # of the peak, that the order of ops may change
 
 
 @pytest.fixture(scope="module")
@@ -275,9 +275,10 @@ def test_the_cheapest_card_that_fits_is_named_and_it_fits(
     ],
 )
 def test_a_remedy_saves_what_it_says(folder: Path, model: str, name: str) -> None:
-    """The saving of a remedy is the difference between two traces with the same order of ops.
+    """The saving of a remedy is the difference between two traces, but for the order of ops.
 
-    Which order a process takes is chance: it changes the peak of ``convolutional`` by 13 %.
+    Which order a process takes is chance: 15 estimated orders of ``convolutional`` peak between 10.4 and
+    13.1 MiB.
     """
     options = CaptureOptions(batch_size=64, jit=False, device="cpu", inter_op_threads=1)
     spec = parse_target(f"{folder / 'models.py'}:{model}")
