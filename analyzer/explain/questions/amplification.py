@@ -625,6 +625,7 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
         return _OF_GRADIENTS in maker["op"]
     if kind == "Const":
         is_named = re.search(_OF_ONE_NUMBER, maker["op"]) is not None
+        is_named &= _OF_GRADIENTS not in maker["op"]
         return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
     if kind == "Cast":
         return _is_combined(maker, tensors)
