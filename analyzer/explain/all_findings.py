@@ -9,6 +9,7 @@ from dataclasses import replace
 from analyzer.explain.analysis import LOW, Analysis
 from analyzer.explain.questions import (
     amplification,
+    layers,
     out_of_memory,
     peak_tensors,
 )
@@ -31,7 +32,8 @@ _ALWAYS = (
 _CAUSES = (
     *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
-    *("input-resized", "looked-up-late", "vectorized-loop"),
+    *("input-resized", "vectorized-loop"),
+    *("wide-kernel", "sigmoids-kept", "class-targets", "results-kept"),
 )
 
 _AHEAD = 1.5
@@ -39,14 +41,23 @@ _AHEAD = 1.5
 _OF_A_STEP = (
     out_of_memory.find_out_of_memory,
     step_differences.find_recompiled,
-    amplification.find_amplified,
+    amplification.find_eager_pairs,
     amplification.find_summands,
+    layers.find_kept_results,
     amplification.find_kept_by_tape,
     peak_tensors.find_whole_set,
     peak_tensors.find_batch_tensors,
     peak_tensors.find_growth,
     peak_tensors.find_workspaces,
     peak_tensors.find_state,
+)
+
+_OF_A_GRAPH = (
+    amplification.find_amplified,
+    layers.find_wide_kernel,
+    layers.find_attention,
+    layers.find_sigmoids,
+    layers.find_targets,
 )
 
 
@@ -57,6 +68,12 @@ def collect(analysis: Analysis) -> Analysis:
     if analysis.recording.device.kind != "tpu":  # whose buffers have no names
         for find in _OF_A_STEP:
             found += find(analysis)
+
+        graph = analysis.recording.structure
+        if graph is not None:
+            plain, tensors = amplification.with_tensors(analysis, graph)
+            for find_in_graph in _OF_A_GRAPH:
+                found += find_in_graph(plain, tensors)
 
     of_program = list(_of_the_program(analysis))
     found += of_program
@@ -72,13 +89,12 @@ def collect(analysis: Analysis) -> Analysis:
 
 
 def _is_worth_saying(one: Finding, analysis: Analysis) -> bool:
-    least = LOW * analysis.peak.requested_bytes
-    if one.id in _CAUSES and (one.saves_bytes or 0) < least:
-        return False
-    if one.saves_bytes is None or one.id in _ALWAYS:
+    saves = one.saves_bytes
+    if saves is None or one.id in _ALWAYS:
         return True
 
-    return one.saves_bytes >= LOW * analysis.limit_bytes
+    of_peak = LOW * analysis.peak.requested_bytes * (one.id in _CAUSES)
+    return saves >= max(LOW * analysis.limit_bytes, of_peak)
 
 
 def _of_the_program(analysis: Analysis) -> Iterator[Finding]:

@@ -67,9 +67,9 @@ def reproduce(
                 other = _compare(_run_step(spec, again, progress), logged)
 
                 if _agrees(other) or not found.fails:
-                    found = structs.replace(other, history_bytes=history_bytes)
+                    found = other
 
-                found = structs.replace(found, runs=runs)
+                found = structs.replace(found, runs=runs, history_bytes=history_bytes)
 
                 if _agrees(found):
                     break
@@ -207,16 +207,18 @@ def append_reproduction(
             f"{found.op or 'an op without a name'} asks for {size}."
         ]
 
-    if batch_size is None and not (found.is_same_op and found.is_same_request):
+    agrees = _agrees(found)
+    if batch_size is None and not agrees:
         lines[0] += " Name the batch size of the log with --batch-size."
 
     if found.runs > 1:
-        lines.append(
-            f"This is one of {found.runs} runs: the order of ops differs between processes."
-        )
+        runs = f"of {found.runs} runs"
+        which = f"This is one {runs}" if agrees else f"None {runs} fails as in the log"
+        lines.append(f"{which}: the order of ops differs between processes.")
     if found.history_bytes:
+        ran = "It ran" if agrees else "The changes are judged"
         lines.append(
-            f"It ran with {format_bytes(found.history_bytes)} less than the limit: the log has as much "
+            f"{ran} with {format_bytes(found.history_bytes)} less than the limit: the log has as much "
             "in use beside this step, such as data on the card or another model."
         )
 

@@ -5,14 +5,16 @@ Three forms are recognised, each by the graph and by the sizes that were allocat
 
 - *pairs*: an elementwise op pairs each element of one operand with each of the other;
 - *reduced at once*: each reader of a tensor adds up most of its elements;
-- *copied*: an op repeats or widens a small tensor.
+- *copied*: an op repeats, widens or spreads a small tensor.
 
 Logits of many classes that are held several times, tensors that wait for one sum, results that a tape
-keeps without a use, tables that are computed before a lookup, and vectorized loops are further forms.
+keeps without a use, and vectorized loops are further forms.
 """
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,12 +34,14 @@ _LEAST_RATIO = 0.05  # share of the peak from which on a tensor is looked at
 _LEAST_BYTES = 1 << 20
 
 # bytes of a tensor over the inputs of its op, or over its readers' results
-_TIMES = 4
+TIMES = 4
 _FLOAT_BYTES = 4  # bytes of a float32; comparisons take one for each
+_WIDTHS = (4, 8)  # bytes of a number in an eager step
 _MANY_CLASSES = 4096
 _COPIES_OF_LOGITS = 3
 _CHUNKS = 8
 _SUMMANDS = 3
+_SUMMED_EAGERLY = 2  # the sum so far and the next gradient
 
 _ELEMENTWISE = frozenset(
     {
@@ -62,11 +66,16 @@ _ELEMENTWISE = frozenset(
     }
 )
 _PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
-_MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
+MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
+_VENDOR = re.compile("^_Mkl(Native)?")
+_SELECTIONS = ("Select", "SelectV2")
 _SUMS = frozenset({"Sum", "Mean", "Max", "Min"})
 
-# Ops whose result can repeat a smaller input, with the words for it and the code to write.
-_COPIES = {
+_PATCHES = "ExtractImagePatches"
+_LATE = "UnsortedSegmentSum"  # of a lookup's gradient that another gradient reads
+
+# Ops whose result can be far larger than their input, with the words for it and the code to write.
+_EXPANDING = {
     "OneHot": (
         "a one-hot tensor",
         "Look the rows up by their numbers with tf.gather, or use a loss that takes "
@@ -75,24 +84,22 @@ _COPIES = {
     "Tile": (
         "a repeated tensor",
         "Leave the repeated axis at length 1: elementwise ops broadcast it without a "
-        "copy.",
+        "copy, and tf.einsum multiplies without one.",
     ),
     "BroadcastTo": (
         "a broadcast copy",
         "Leave the axis at length 1: elementwise ops broadcast it without a copy.",
+    ),
+    "Const": (
+        "a tensor of one number",
+        "Leave it a scalar, which elementwise ops broadcast without a copy: "
+        "tf.where(mask, x, -1e9).",
     ),
     "Cast": (
         "a widened copy",
         "Keep the small type until the op that uses the values: tf.where(mask, x, 0) "
         "needs no float mask, and images stay uint8 until the first layer scales them.",
     ),
-}
-
-_LOOKUPS = ("GatherV2", "ResourceGather")
-_OF_PAIRS = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
-
-# Ops that write a few numbers into a matrix, for a product with it.
-_SPREAD = {
     "MatrixDiagV3": (
         "a diagonal matrix",
         "Multiply by the diagonal itself: diagonal[:, None] * x.",
@@ -101,8 +108,18 @@ _SPREAD = {
         "a sparse matrix made dense",
         "tf.sparse.sparse_dense_matmul multiplies the sparse tensor itself.",
     ),
+    _PATCHES: (
+        "an image's overlapping patches",
+        "tf.nn.conv2d multiplies the patches without storing them. On a card its "
+        "workspace decides how much that saves.",
+    ),
+    _LATE: (
+        "the gradient of a lookup, for all rows of a table",
+        "The table is computed before few of its rows are looked up. Look them up "
+        "first, and compute with these: normalize(tf.gather(table, ids)).",
+    ),
     **dict.fromkeys(
-        _LOOKUPS,
+        ("GatherV2", "ResourceGather"),
         (
             "a table's row for each pair of positions",
             "Multiply with the table itself, and look up the products: "
@@ -110,9 +127,17 @@ _SPREAD = {
         ),
     ),
 }
+_COPYING = ("OneHot", "Tile", "BroadcastTo", "Cast")
+_LOOKUPS = ("GatherV2", "ResourceGather")
+
+# unneeded if a product reads them
+_FOR_PRODUCTS = ("MatrixDiagV3", "SparseToDense", _PATCHES, *_LOOKUPS)
+_OF_PAIRS = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
+_OF_ONE_NUMBER = r"(^|/)(Fill|(ones|zeros)(_like)?)(_\d+)?$"  # TensorFlow's names
 
 # Ops that repeat, or only reorder, the elements of their first input.
-_REPEATS = ("BroadcastTo", "ExpandDims", "Reshape", "Tile", "Transpose")
+_SAME = ("ExpandDims", "Identity", "Reshape", "Squeeze")  # in the same buffer
+_REPEATS = (*_SAME, "BroadcastTo", "Tile", "Transpose")
 _OF_GRADIENTS = "gradient_tape/"  # scope of a gradient's ops
 _LOOPED = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
 
@@ -134,24 +159,92 @@ _LOGITS = frozenset(
 )
 
 
-def find_amplified(analysis: Analysis) -> Iterator[Finding]:
+class Tensors:
+    """The tensors of the step: the graph around them, and their sizes."""
+
+    def __init__(self, analysis: Analysis, graph: GraphIndex) -> None:
+        self.graph = graph
+        rows = analysis.rows[analysis.rows["tensor"] != ""]
+        pairs = zip(rows["shape"].astype(str), rows["requested_bytes"], strict=True)
+        self.allocated: dict[str, tuple[str, int]] = dict(
+            zip(rows["tensor"], pairs, strict=True)
+        )
+
+    def size_of(self, tensor: str) -> tuple[str, int | None]:
+        """Return shape and bytes as the graph states them, else as they were last allocated."""
+        spec = self.graph.spec(tensor)
+        if spec is not None and spec.size_bytes is not None:
+            return spec.shape_text, spec.size_bytes
+
+        return self.allocated.get(tensor, ("", None))
+
+    def is_reused(self, tensor: str) -> bool:
+        """Say whether an op writes its result into a tensor's buffer, and needs another without it."""
+        for reader in self.graph.consumers.get(tensor, []):
+            is_elementwise = self.graph.ops[reader].type in _ELEMENTWISE
+            if is_elementwise and f"{reader}:0" not in self.allocated:
+                return True
+
+        return False
+
+    def inputs_of(self, op: str) -> list[tuple[str, int | None]]:
+        """Return shape and bytes of each tensor that an op reads."""
+        return [self.size_of(tensor) for tensor in self.graph.inputs_of(op)]
+
+    def line_of(self, row: Mapping[str, Any]) -> str:
+        """Return the line of an op; of a gradient the line of the op that it belongs to.
+
+        A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
+        (``backprop.py``, ``_gradient_function``).
+        """
+        forward = str(row["op"]).replace(_OF_GRADIENTS, "").rpartition("/")[0]
+
+        for op in (forward, str(row["op"])):
+            known = self.graph.ops.get(op)
+            if known is not None and known.source:
+                return known.source
+
+        return str(row["source"])
+
+    def source_of(self, tensor: str) -> tuple[str, int | None]:
+        """Return shape and bytes of the tensor whose elements one of the forward pass repeats."""
+        source = tensor
+        maker = self.graph.maker_of(tensor)
+
+        while maker and maker.type in _REPEATS and _OF_GRADIENTS not in maker.name:
+            tensor = self.graph.inputs_of(maker.name)[0]
+            if maker.type in _COPYING:
+                source = tensor
+            maker = self.graph.maker_of(tensor)
+
+        return self.size_of(source)
+
+    def types_of_readers(self, tensor: str) -> set[str]:
+        """Return the types of the ops that read a tensor."""
+        return {self.graph.ops[reader].type for reader in self.readers_of(tensor)}
+
+    def is_attention(self, op: str) -> bool:
+        """Say whether an op is a softmax whose result a product reads."""
+        is_softmax = self.graph.ops[op].type == "Softmax"
+        return is_softmax and not self.types_of_readers(f"{op}:0").isdisjoint(MATRICES)
+
+    def readers_of(self, tensor: str) -> list[str]:
+        """Return the ops that read a tensor, also in another shape."""
+        found = []
+
+        for reader in self.graph.consumers.get(tensor, []):
+            is_same = self.graph.ops[reader].type in _SAME
+            found += self.readers_of(f"{reader}:0") if is_same else [reader]
+
+        return found
+
+
+def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report tensors at the peak that are far larger than the inputs or the results around them."""
-    peak = analysis.peak.requested_bytes
-    least = max(_LEAST_BYTES, _LEAST_RATIO * peak)
-
-    alive = analysis.alive
-    large_of_any = alive[alive["requested_bytes"] >= least]
-    is_named = (large_of_any["tensor"] != "") & (large_of_any["op_type"] != "")
-    large = large_of_any[is_named]
-    graph = analysis.recording.structure if len(large) else None
-    if graph is None:
-        yield from _find_eager_pairs(analysis, large_of_any)
-        return
-
-    tensors = _Tensors(analysis, graph)
+    large = find_large(analysis)
+    large = large[(large["tensor"] != "") & (large["op_type"] != "")]
     reported: set[str] = set()
 
-    large = large.sort_values("requested_bytes", ascending=False)
     is_looped = large["op"].str.contains(_LOOPED, regex=False)
     yield from _find_vectorized(analysis, large[is_looped])
 
@@ -163,17 +256,44 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
 
         finding = (
             _find_pairs(analysis, row, tensors)
-            or _find_spread(analysis, row, tensors)
-            or _find_looked_up(analysis, row, tensors)
+            or _find_expanded(analysis, row, tensors)
             or _find_reduced(analysis, row, tensors)
-            or _find_copied(analysis, row, tensors)
             or _find_resized(analysis, row, tensors)
         )
         if finding is not None:
-            reported |= {shape, *graph.inputs_of(row["op"])}
+            reported |= {shape, *tensors.graph.inputs_of(row["op"])}
             yield finding
 
-    yield from _find_logits(analysis, large)
+    yield from _find_logits(analysis, large, tensors)
+
+
+def find_large(analysis: Analysis) -> pd.DataFrame:
+    """Return the large buffers at the peak, the largest first."""
+    alive = analysis.alive.sort_values("requested_bytes", ascending=False)
+    least = max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes)
+    return alive[alive["requested_bytes"] >= least]
+
+
+def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tensors]:
+    """Return both with oneDNN's ops under TensorFlow's types: ``_MklMatMul`` is a ``MatMul``."""
+    ops = {
+        name: replace(op, type=_VENDOR.sub("", op.type))
+        for name, op in graph.ops.items()
+        if _VENDOR.match(op.type)
+    }
+    if ops:
+        rows, alive = (
+            table.assign(
+                op_type=table["op_type"]
+                .astype(str)
+                .str.replace(_VENDOR, "", regex=True)
+            )
+            for table in (analysis.rows, analysis.alive)
+        )
+        analysis = replace(analysis, rows=rows, alive=alive)
+        graph = replace(graph, ops={**graph.ops, **ops})
+
+    return analysis, Tensors(analysis, graph)
 
 
 def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
@@ -218,7 +338,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
 
     title = (
         f"A GradientTape keeps {len(kept):,} results that no wanted gradient needs: "
-        f"{_share_of_peak(analysis, kept)}{in_brackets(where)}"
+        f"{share_of_peak(analysis, kept)}{in_brackets(where)}"
     )
 
     detail = (
@@ -230,7 +350,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
 
     saves = _saved_after_use(analysis, kept, forward, others)
 
-    yield _report(analysis, "kept-by-tape", title, detail, kept, saves)
+    yield report_rows(analysis, "kept-by-tape", title, detail, kept, saves)
 
 
 _OF_BACKWARD = (PASSED_GRADIENT_ROLE, "backward temporary")
@@ -270,28 +390,39 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     (``_aggregate_grads`` in ``backprop.py``), so that all are alive together.
     """
     alive = analysis.alive
-    rows = alive[(alive["tensor"] != "") & (alive["category"] == "gradient")]
-    graph = analysis.recording.structure if len(rows) >= _SUMMANDS else None
-    if graph is None:
+    rows = alive[alive["category"] == "gradient"]
+    graph = analysis.recording.structure
+    if len(rows) < _SUMMANDS:
         return
 
-    sums = [_sum_that_reads(tensor, graph) for tensor in rows["tensor"]]
+    is_known = graph is not None and (rows["tensor"] != "").any()
+    if graph is not None and is_known:
+        sums = [_sum_that_reads(tensor, graph) for tensor in rows["tensor"]]
+    else:
+        sums = _eager_sums(rows, alive)
+
     rows = rows.assign(sum=sums)
     counts = rows["sum"].value_counts()
     has_others = rows["sum"].map(counts) >= _SUMMANDS
     rows = rows[(rows["sum"] != "") & has_others]
 
-    for where, equal in rows.groupby("source", observed=True):
+    rows = rows.sort_values("requested_bytes", ascending=False, kind="stable")
+    rows = rows[rows["requested_bytes"] >= _LEAST_BYTES]
+    is_later = rows.groupby("sum").cumcount() >= (1 if is_known else _SUMMED_EAGERLY)
+
+    for source, equal in rows.groupby("source", observed=True):
         sums = equal["sum"].nunique()
-        saves = _saved_without_rows(analysis, equal, 1 - sums / len(equal))
+        gone = equal[is_later[equal.index]]
+        saves = _saved_without_rows(analysis, gone, 1.0)
         if saves < _LEAST_RATIO * analysis.peak.requested_bytes:
             continue
 
+        where = source or next((one for one in alive["source"] if one), "")
         shapes = " and ".join(equal["shape"].astype(str).unique()[:2])
         total = "one sum" if sums == 1 else f"{sums} sums"
         title = (
             f"{len(equal)} gradients of {shapes} wait for {total}: "
-            f"{_share_of_peak(analysis, equal)}{in_brackets(str(where))}"
+            f"{share_of_peak(analysis, equal)}{in_brackets(str(where))}"
         )
 
         detail = (
@@ -301,7 +432,21 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
             "gradient adds up trip by trip."
         )
 
-        yield _report(analysis, "waits-for-sum", title, detail, equal, saves)
+        yield report_rows(analysis, "waits-for-sum", title, detail, equal, saves)
+
+
+def _eager_sums(rows: pd.DataFrame, alive: pd.DataFrame) -> list[str]:
+    """Return for each gradient of an eager step the sum that it waits for; empty without one.
+
+    Each variable of its shape has one sum.
+    """
+    shapes = rows["shape"].astype(str)
+    variables = alive[alive["variable"] != ""].drop_duplicates("variable")
+    counts = shapes.map(variables["shape"].astype(str).value_counts())
+    numbers = rows.groupby(shapes).cumcount() % counts
+
+    sums = (shapes + numbers.astype(str)).where(counts.notna(), "")
+    return list(sums)
 
 
 def _sum_that_reads(tensor: str, graph: GraphIndex) -> str:
@@ -313,64 +458,17 @@ def _sum_that_reads(tensor: str, graph: GraphIndex) -> str:
     return readers[0]
 
 
-class _Tensors:
-    """The tensors of the step: the graph around them, and their sizes."""
-
-    def __init__(self, analysis: Analysis, graph: GraphIndex) -> None:
-        self.graph = graph
-        rows = analysis.rows[analysis.rows["tensor"] != ""]
-        pairs = zip(rows["shape"].astype(str), rows["requested_bytes"], strict=True)
-        self._allocated: dict[str, tuple[str, int]] = dict(
-            zip(rows["tensor"], pairs, strict=True)
-        )
-
-    def size_of(self, tensor: str) -> tuple[str, int | None]:
-        """Return shape and bytes as the graph states them, else as they were last allocated."""
-        spec = self.graph.spec(tensor)
-        if spec is not None and spec.size_bytes is not None:
-            return spec.shape_text, spec.size_bytes
-
-        return self._allocated.get(tensor, ("", None))
-
-    def is_reused(self, tensor: str) -> bool:
-        """Say whether an op writes its result into a tensor's buffer, and needs another without it."""
-        for reader in self.graph.consumers.get(tensor, []):
-            is_elementwise = self.graph.ops[reader].type in _ELEMENTWISE
-            if is_elementwise and f"{reader}:0" not in self._allocated:
-                return True
-
-        return False
-
-    def inputs_of(self, op: str) -> list[tuple[str, int | None]]:
-        """Return shape and bytes of each tensor that an op reads."""
-        return [self.size_of(tensor) for tensor in self.graph.inputs_of(op)]
-
-    def source_of(self, tensor: str) -> tuple[str, int | None]:
-        """Return shape and bytes of the tensor whose elements one of the forward pass repeats."""
-        maker = self.graph.maker_of(tensor)
-
-        while maker and maker.type in _REPEATS and _OF_GRADIENTS not in maker.name:
-            tensor = self.graph.inputs_of(maker.name)[0]
-            maker = self.graph.maker_of(tensor)
-
-        return self.size_of(tensor)
-
-    def types_of_readers(self, tensor: str) -> set[str]:
-        """Return the types of the ops that read a tensor."""
-        readers = self.graph.consumers.get(tensor, [])
-        return {self.graph.ops[reader].type for reader in readers}
-
-
 def _find_pairs(
     analysis: Analysis,
     row: dict[str, Any],
-    tensors: _Tensors,
+    tensors: Tensors,
 ) -> Finding | None:
     """Return a finding about tensors whose first op pairs the elements of two operands."""
     size = int(row["requested_bytes"])
     has_size = analysis.rows["requested_bytes"] == size
     same = analysis.rows[has_size]
-    if same["op_type"].isin(_MATRICES).any():  # a product needs that size anyway
+    is_product = same["op_type"].isin(MATRICES) & (same["category"] != "gradient")
+    if is_product.any():  # it needs that size anyway
         return None
 
     # Not results inside XLA's fusions, whose op names only the last step.
@@ -378,7 +476,7 @@ def _find_pairs(
     results = same.loc[same["tensor"] != ""].drop_duplicates("op")
     ops = dict.fromkeys(results["op"])
 
-    for tensor in results.loc[results["op_type"].isin(_COPIES), "tensor"]:
+    for tensor in results.loc[results["op_type"].isin(_COPYING), "tensor"]:
         ops |= dict.fromkeys(graph.consumers.get(tensor, []))  # may write into the copy
 
     found = ((op, _pair_of(op, size, tensors)) for op in ops)
@@ -387,30 +485,29 @@ def _find_pairs(
         return None
 
     made = tensors.size_of(f"{op}:0")[0] or str(row["shape"])
-    where = _line_of({"source": row["source"], "op": op}, graph)
+    where = tensors.line_of({"source": row["source"], "op": op})
     is_compared = analysis.rows["requested_bytes"] * _FLOAT_BYTES == size
-    is_compared &= analysis.rows["op_type"].isin([*_ELEMENTWISE, *_COPIES])
+    is_compared &= analysis.rows["op_type"].isin([*_ELEMENTWISE, *_COPYING])
     same = analysis.rows[has_size | is_compared]
 
     return _report_pairs(analysis, pair, made, where, same)
 
 
-def _find_eager_pairs(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
+def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
     """Report an elementwise result of an eager step that pairs a vector with a column.
 
     Another elementwise op has an operand of the result's size.
     """
     rows = analysis.rows
-    results = large[large["op"].isin(_ELEMENTWISE)]
+    large = find_large(analysis)
+    results = large[(large["tensor"] == "") & large["op"].isin(_ELEMENTWISE)]
 
     for row in results.sort_values("born").to_dict("records"):
         size = int(row["requested_bytes"])
         before = rows[(rows["born"] < row["born"]) & (rows["dies"] > row["born"])]
         shapes = {*before["shape"].astype(str)}
-        lengths = [int(one[1:-3]) for one in shapes if re.fullmatch(r"\[\d+,1\]", one)]
-        found = [
-            n for n in lengths if f"[{n}]" in shapes and size // n in (4 * n, 8 * n)
-        ]
+        sides = [math.isqrt(size // width) for width in _WIDTHS]
+        found = [n for n in sides if {f"[{n}]", f"[{n},1]"} <= shapes]
 
         if found and size > before["requested_bytes"].max():
             n = found[0]
@@ -451,10 +548,10 @@ def _report_pairs(
             "pairs as a product (tf.matmul, tf.einsum)."
         )
 
-    return _report(analysis, name, title, detail, same)
+    return report_rows(analysis, name, title, detail, same)
 
 
-def _pair_of(op: str, size: int, tensors: _Tensors) -> tuple[str, ...]:
+def _pair_of(op: str, size: int, tensors: Tensors) -> tuple[str, ...]:
     """Return the shapes of an elementwise op's two operands if each lacks an axis; else nothing."""
     known_op = tensors.graph.ops.get(op)
     if known_op is None or known_op.type not in _ELEMENTWISE:
@@ -462,7 +559,7 @@ def _pair_of(op: str, size: int, tensors: _Tensors) -> tuple[str, ...]:
 
     operands = [tensors.source_of(one) for one in tensors.graph.inputs_of(op)]
     known = [size for _, size in operands if size is not None]
-    if len(operands) != 2 or len(known) != 2 or size < _TIMES * max(known):
+    if len(operands) != 2 or len(known) != 2 or size < TIMES * max(known):
         return ()
     if size > known[0] * known[1]:  # a repeated scalar
         return ()
@@ -475,65 +572,90 @@ def _rank(shape: str) -> int:
     return len(inside.split(",")) if inside else 0
 
 
-def _find_spread(
+def _find_expanded(
     analysis: Analysis,
     row: dict[str, Any],
-    tensors: _Tensors,
+    tensors: Tensors,
 ) -> Finding | None:
-    """Return a finding about a matrix with few numbers that a product reads, or its gradient."""
+    """Return a finding about a tensor that repeats, widens or spreads a much smaller one."""
     size = int(row["requested_bytes"])
     same = analysis.rows[analysis.rows["requested_bytes"] == size]
+    computed = same[same["category"] == "activation"].to_dict("records")
+    is_late = (same["op_type"] == _LATE) & (same["variable"] != "").any()
+    is_late &= bool(computed)
+    is_made = same["op_type"].isin({*_EXPANDING} - {_LATE})
+    is_made = is_late | (is_made & (same["category"] != "gradient"))
 
-    for maker in same[same["op_type"].isin(_SPREAD)].to_dict("records"):
-        given = tensors.inputs_of(maker["op"])[0][1] or 0
-        readers = tensors.types_of_readers(maker["tensor"])
-        shape, _ = tensors.size_of(maker["tensor"])
-        is_row = maker["op_type"] in _LOOKUPS and not re.search(_OF_PAIRS, shape)
-        if is_row or size < _TIMES * given or readers.isdisjoint(_MATRICES):
+    for maker in same[is_made].drop_duplicates("op").to_dict("records"):
+        kind = maker["op_type"]
+        inputs = [given for _, given in tensors.inputs_of(maker["op"])]
+        given = max(filter(None, inputs if kind == "OneHot" else inputs[:1]), default=0)
+        if size < TIMES * given or not _is_avoidable(maker, tensors):
             continue
 
-        what, detail = _SPREAD[maker["op_type"]]
-        title = _with_size_and_line(f"{shape} is {what}", maker, tensors.graph)
-        is_made = same["op"] == maker["op"]
-        gone = same[is_made | (same["category"] == "gradient")]
-        return _report(analysis, "small-copied", title, detail, gone)
+        gone = _rows_without(same, maker, tensors)
+        made = tensors.size_of(maker["tensor"])[0] or "A tensor"
+
+        what, detail = _EXPANDING[kind]
+        title = f"{made} is {what}"
+        if given and kind != "OneHot":
+            title += f", {size // given} times as large as its input"
+
+        if kind == "OneHot":  # a loss of class numbers needs no scratch memory
+            is_scratch = analysis.rows["op"] == row["waits_for"]
+            is_scratch &= analysis.rows["tensor"] == ""
+            gone = pd.concat([gone, analysis.rows[is_scratch]])
+
+        place = computed[0] if kind == _LATE else maker
+        title = _with_size_and_line(title, place, tensors)
+        finding = report_rows(analysis, "small-copied", title, detail, gone)
+        if kind == _PATCHES and analysis.recording.device.kind == "gpu":
+            finding = replace(finding, saves_bytes=None)
+        return finding
 
     return None
 
 
-def _find_looked_up(
-    analysis: Analysis,
-    row: dict[str, Any],
-    tensors: _Tensors,
-) -> Finding | None:
-    """Return a finding about a table that is computed before few of its rows are looked up."""
-    size = int(row["requested_bytes"])
-    same = analysis.rows[analysis.rows["requested_bytes"] == size]
+def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
+    """Say whether the ops that read an expanded tensor can do without it."""
+    kind = maker["op_type"]
+    readers = tensors.types_of_readers(maker["tensor"])
 
-    for maker in same[same["op_type"].isin(_ELEMENTWISE)].to_dict("records"):
-        graph = tensors.graph
-        makers = [graph.maker_of(one) for one in graph.inputs_of(maker["op"])]
+    if kind == _LATE:
+        return _OF_GRADIENTS in maker["op"]
+    if kind == "Const":
+        is_named = re.search(_OF_ONE_NUMBER, maker["op"]) is not None
+        is_named &= _OF_GRADIENTS not in maker["op"]
+        return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
+    if kind == "Cast":
+        return _is_combined(maker, tensors)
+    if kind in _LOOKUPS and not re.search(
+        _OF_PAIRS, tensors.size_of(maker["tensor"])[0]
+    ):
+        return False
 
-        readers = graph.consumers.get(maker["tensor"], [])
-        written = sum(tensors.size_of(f"{one}:0")[1] or size for one in readers)
-        is_looked_up = tensors.types_of_readers(maker["tensor"]) == {_LOOKUPS[0]}
-        is_of_variable = "ReadVariableOp" in [one.type for one in makers if one]
-        if not is_of_variable or not is_looked_up or size < _TIMES * written:
-            continue
+    return kind not in _FOR_PRODUCTS or not readers.isdisjoint(MATRICES)
 
-        gone = same[same["variable"] == ""]
-        title = _with_size_and_line(
-            "All rows of a table are computed, and few are looked up", maker, graph
-        )
 
-        detail = (
-            "The table's gradient then has all rows too. Look the rows up first, and "
-            "compute with these: normalize(tf.gather(table, ids))."
-        )
+def _rows_without(
+    same: pd.DataFrame,
+    maker: dict[str, Any],
+    tensors: Tensors,
+) -> pd.DataFrame:
+    """Return the buffers that a step without an expanded tensor does not need, of its size.
 
-        return _report(analysis, "looked-up-late", title, detail, gone)
+    A product makes a gradient for it. An elementwise op may write into its buffer, and then needs
+    another without it.
+    """
+    is_gone = same["op"] == maker["op"]
+    if maker["op_type"] == _LATE:
+        is_gone = same["variable"] == ""
+    elif not tensors.types_of_readers(maker["tensor"]).isdisjoint(MATRICES):
+        is_gone |= same["category"] == "gradient"
+    elif tensors.is_reused(maker["tensor"]):
+        is_gone &= False
 
-    return None
+    return same[is_gone]
 
 
 def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
@@ -546,12 +668,12 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
     outside = alive.loc[~is_looped, "requested_bytes"].max()
 
     # A map over the examples of a batch makes nothing larger than the batch.
-    if large.empty or large["requested_bytes"].max() < _TIMES * outside:
+    if large.empty or large["requested_bytes"].max() < TIMES * outside:
         return
 
     title = (
         "A vectorized loop (tape.jacobian, tf.vectorized_map) makes all trips at once: "
-        f"{_share_of_peak(analysis, alive[is_looped])}"
+        f"{share_of_peak(analysis, alive[is_looped])}"
         f"{in_brackets(str(large['source'].iloc[0]))}"
     )
 
@@ -562,119 +684,60 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
         "tf.vectorized_map. The saving is without the memory of a trip."
     )
 
-    yield _report(analysis, "vectorized-loop", title, detail, looped)
+    yield report_rows(analysis, "vectorized-loop", title, detail, looped)
 
 
 def _find_reduced(
     analysis: Analysis,
     row: dict[str, Any],
-    tensors: _Tensors,
+    tensors: Tensors,
 ) -> Finding | None:
-    """Return a finding about a tensor that all its readers add up at once."""
-    is_product = row["op_type"] in _PRODUCTS
-    if not is_product and row["op_type"] not in _ELEMENTWISE:
-        return None
-
+    """Return a finding about a batch of products that all its readers add up at once."""
     size = int(row["requested_bytes"])
-    readers = tensors.graph.consumers.get(row["tensor"], [])
+    readers = tensors.readers_of(row["tensor"])
     known = [given for _, given in tensors.inputs_of(row["op"]) if given]
-    if not readers or not known or size < _TIMES * max(known):
+    sums = [tensors.size_of(f"{reader}:0")[1] or 0 for reader in readers]
+    is_product = row["op_type"] in _PRODUCTS
+
+    if not is_product or not tensors.types_of_readers(row["tensor"]) <= _SUMS:
+        return None
+    if not sums or not known or size < TIMES * max(*known, *sums):
         return None
 
-    for reader in readers:
-        _, written = tensors.size_of(f"{reader}:0")
-        is_sum = tensors.graph.ops[reader].type in _SUMS
+    title = (
+        "A product for each example that is added up: "
+        f"{row['shape']} is made and added up at once"
+    )
 
-        if not is_sum or size < _TIMES * (written or 0):
-            return None
-
-    rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
-    made = f"{row['shape']} is made and added up at once"
-
-    if is_product:
-        title = f"A product for each example that is added up: {made}"
-        detail = (
-            "tf.matmul of a batch with a kernel of rank 2 computes the kernel's "
-            "gradient for each example, and then their sum. tf.tensordot(x, kernel, "
-            "1), or tf.matmul of x reshaped to two axes, computes the sum alone."
-        )
-    else:
-        title = f"A product that is added up: {made}"
-        detail = (
-            "tf.einsum or tf.tensordot computes the products and their sum "
-            "without the tensor between."
-        )
-
-    title = _with_size_and_line(title, row, tensors.graph)
-
-    return _report(analysis, "reduced-at-once", title, detail, rows)
-
-
-def _find_copied(
-    analysis: Analysis,
-    row: dict[str, Any],
-    tensors: _Tensors,
-) -> Finding | None:
-    """Return a finding about a tensor that repeats or widens a much smaller one."""
-    words = _COPIES.get(row["op_type"])
-    given = [size for _, size in tensors.inputs_of(row["op"])]
-    is_one_hot = row["op_type"] == "OneHot"  # which is larger than any indices
-    copied_bytes = max(filter(None, given if is_one_hot else given[:1]), default=None)
-
-    size = int(row["requested_bytes"])
-    is_backward = str(row["category"]) == "gradient"
-    if words is None or is_backward or not copied_bytes or size < _TIMES * copied_bytes:
-        return None
-
-    if row["op_type"] == "Cast" and not _is_combined(row, tensors):
-        return None
-
-    copied = {row["tensor"]}
-
-    for tensor in tensors.graph.inputs_of(row["op"]):
-        maker = tensors.graph.maker_of(tensor)
-        if maker is not None and maker.type in _COPIES:
-            copied.add(tensor)
-            words = _COPIES[maker.type]  # the first copy is the one to avoid
-
-    if tensors.is_reused(row["tensor"]):
-        copied.discard(row["tensor"])
-
-    rows = analysis.rows
-    is_gone = rows["tensor"].isin(copied)
-    if is_one_hot:  # a loss of class numbers needs no scratch memory of that size
-        is_gone |= (rows["op"] == row["waits_for"]) & (rows["tensor"] == "")
-
-    rows = rows[is_gone]
-    what, detail = words
-    name = row["shape"] or "A tensor"
-    title = f"{name} is {what}"
-    if not is_one_hot:
-        title += f", {size // copied_bytes} times as large as its input"
-
-    title = _with_size_and_line(title, row, tensors.graph)
-
-    return _report(analysis, "small-copied", title, detail, rows)
+    return report_rows(
+        analysis,
+        "reduced-at-once",
+        _with_size_and_line(title, row, tensors),
+        "tf.matmul of a batch with a kernel of rank 2 computes the kernel's gradient for "
+        "each example, and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
+        "reshaped to two axes, computes the sum alone.",
+        analysis.rows[analysis.rows["tensor"] == row["tensor"]],
+    )
 
 
 def _find_resized(
     analysis: Analysis,
     row: dict[str, Any],
-    tensors: _Tensors,
+    tensors: Tensors,
 ) -> Finding | None:
     """Return a finding about an input, or a copy of it, that the step resizes to fewer bytes."""
     reader = row["waits_for"]
     _, written = tensors.size_of(f"{reader}:0")
     is_resized = row["waits_for_type"].startswith("Resize") and row["copied_by"]
-    if not is_resized or not written or row["requested_bytes"] < _TIMES * written:
+    if not is_resized or not written or row["requested_bytes"] < TIMES * written:
         return None
 
     alive = analysis.alive
     is_image = (alive["category"] == "input") | (alive["copied_by"] != "")
     rows = alive[is_image & (alive["requested_bytes"] > written)]
     title = (
-        f"The images take {_share_of_peak(analysis, rows)} until the step resizes them to "
-        f"{format_bytes(written)}{in_brackets(_line_of({'op': reader, **row}, tensors.graph))}"
+        f"The images take {share_of_peak(analysis, rows)} until the step resizes them to "
+        f"{format_bytes(written)}{in_brackets(tensors.line_of({'op': reader, **row}))}"
     )
 
     detail = (
@@ -682,10 +745,10 @@ def _find_resized(
         "resized ones."
     )
 
-    return _report(analysis, "input-resized", title, detail, rows)
+    return report_rows(analysis, "input-resized", title, detail, rows)
 
 
-def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:
+def _is_combined(row: dict[str, Any], tensors: Tensors) -> bool:
     """Say whether elementwise ops combine a tensor with others of its size, as a mask is.
 
     A product or a convolution needs the wide type itself.
@@ -700,8 +763,16 @@ def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:
     return len(large) > len(readers)
 
 
-def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
+def _find_logits(
+    analysis: Analysis,
+    large: pd.DataFrame,
+    tensors: Tensors,
+) -> Iterator[Finding]:
     """Report numbers for each class of a large vocabulary that are held several times at the peak."""
+    weights = [f"{name}:0" for name in tensors.graph.ops if tensors.is_attention(name)]
+    attention = {tensors.size_of(one)[1] for one in weights}
+    large = large[~large["requested_bytes"].isin(attention)]
+
     for size, rows in large.groupby("requested_bytes", observed=True):
         last = rows["shape"].astype(str).str.extract(r",(\d+)\]$", expand=False)
         classes = last.dropna().astype(int).max()
@@ -713,7 +784,7 @@ def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
 
         title = (
             f"{len(rows)} tensors with one number for each of {classes:,} classes: "
-            f"{_share_of_peak(analysis, rows)}{in_brackets(max(rows['source']))}"
+            f"{share_of_peak(analysis, rows)}{in_brackets(max(rows['source']))}"
         )
 
         left = 1 / len(rows)
@@ -732,7 +803,7 @@ def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
         same = analysis.rows[analysis.rows["requested_bytes"] == size]
         saves = _saved_without_rows(analysis, same, 1 - left)
 
-        yield _report(analysis, "logits-held", title, detail, rows, saves)
+        yield report_rows(analysis, "logits-held", title, detail, rows, saves)
 
 
 def _saved_without_rows(analysis: Analysis, rows: pd.DataFrame, share: float) -> int:
@@ -740,17 +811,18 @@ def _saved_without_rows(analysis: Analysis, rows: pd.DataFrame, share: float) ->
     return saved_without(analysis, sizes, rows["born"], rows["dies"])
 
 
-def _report(
+def report_rows(
     analysis: Analysis,
     name: str,
     title: str,
     detail: str,
     rows: pd.DataFrame,
     saves: int | None = None,
+    share: float = 1.0,
 ) -> Finding:
-    """Return a finding about rows; its saving is that of a step without them unless it is given."""
+    """Return a finding about rows; without ``saves``, it saves a share of each of them."""
     if saves is None:
-        saves = _saved_without_rows(analysis, rows, 1.0)
+        saves = _saved_without_rows(analysis, rows, share)
 
     return Finding(
         id=name,
@@ -762,29 +834,13 @@ def _report(
     )
 
 
-def _with_size_and_line(title: str, row: dict[str, Any], graph: GraphIndex) -> str:
+def _with_size_and_line(title: str, row: dict[str, Any], tensors: Tensors) -> str:
     size = format_bytes(int(row["requested_bytes"]))
-    return f"{title} ({size}){in_brackets(_line_of(row, graph))}"
+    return f"{title} ({size}){in_brackets(tensors.line_of(row))}"
 
 
-def _share_of_peak(analysis: Analysis, rows: pd.DataFrame) -> str:
+def share_of_peak(analysis: Analysis, rows: pd.DataFrame) -> str:
     """Return the bytes of tensors, and their share of the peak, as text."""
     total = int(rows["requested_bytes"].sum())
     share = total / analysis.peak.requested_bytes
     return f"{format_bytes(total)} ({share:.0%} of the peak)"
-
-
-def _line_of(row: dict[str, Any], graph: GraphIndex) -> str:
-    """Return the line of an op; of a gradient the line of the op that it belongs to.
-
-    A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
-    (``backprop.py``, ``_gradient_function``).
-    """
-    forward = str(row["op"]).replace(_OF_GRADIENTS, "").rpartition("/")[0]
-
-    for op in (forward, str(row["op"])):
-        known = graph.ops.get(op)
-        if known is not None and known.source:
-            return known.source
-
-    return str(row["source"])

@@ -33,13 +33,21 @@ def pairs_mended():
     return regression(False)
 
 
-def eager_pairs(lacks_axis=True):
-    step, inputs = regression(lacks_axis)
+def eager_pairs(target=pairs):
+    step, inputs = target()
     return step.python_function, inputs
 
 
 def eager_pairs_mended():
-    return eager_pairs(False)
+    return eager_pairs(pairs_mended)
+
+
+def eager_unrolled():
+    return eager_pairs(unrolled)
+
+
+def eager_unrolled_mended():
+    return eager_pairs(unrolled_mended)
 
 
 def slopes(name):
@@ -64,17 +72,29 @@ def jacobian_mended():
     return slopes("batch_jacobian")
 
 
-def projection(multiply):
-    """Return a step that multiplies a batch of matrices with a kernel."""
-    kernel = tf.Variable(draw(WIDTH, WIDTH))
+def descend(loss_of, weights, x):
+    """Return a step that trains one variable."""
 
     @tf.function
     def step(x):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(multiply(x, kernel))
-        kernel.assign_sub(0.1 * tape.gradient(loss, kernel))
+            loss = loss_of(weights, x)
+        slope = tape.gradient(loss, weights)
+        is_sparse = isinstance(slope, tf.IndexedSlices)
+        (weights.scatter_sub if is_sparse else weights.assign_sub)(slope)
+        return loss
 
-    return step, (draw(64, 4, WIDTH),)
+    return step, (x,)
+
+
+def projection(multiply):
+    """Return a step that multiplies a batch of matrices with a kernel."""
+    kernel = tf.Variable(draw(WIDTH, WIDTH))
+    return descend(
+        lambda kernel, x: tf.reduce_sum(multiply(x, kernel)),
+        kernel,
+        draw(64, 4, WIDTH),
+    )
 
 
 def kernel():
@@ -86,21 +106,13 @@ def kernel_mended():
 
 
 def repeated_use(apply):
-    """Return a step that uses one weight for each of 24 slices."""
-    weights = tf.Variable(draw(WIDTH, WIDTH))
-
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = apply(x, weights)
-        weights.assign_sub(0.1 * tape.gradient(loss, weights))
-
-    return step, (draw(24, 4, WIDTH),)
+    """Return a step that uses one weight for each of 48 slices."""
+    return descend(apply, tf.Variable(draw(WIDTH, WIDTH)), draw(48, 4, WIDTH))
 
 
 def unrolled():
     return repeated_use(
-        lambda x, weights: tf.add_n(
+        lambda weights, x: tf.add_n(
             [tf.reduce_sum(tf.nn.relu(part @ weights)) for part in tf.unstack(x)]
         )
     )
@@ -108,7 +120,7 @@ def unrolled():
 
 def unrolled_mended():
     return repeated_use(
-        lambda x, weights: tf.reduce_sum(tf.nn.relu(tf.tensordot(x, weights, 1)))
+        lambda weights, x: tf.reduce_sum(tf.nn.relu(tf.tensordot(x, weights, 1)))
     )
 
 
@@ -151,16 +163,11 @@ untrained_mended = taped_mended
 
 def classifier(convert, images):
     """Return a step of a dense layer on images."""
-    weights = tf.Variable(draw(WIDTH, 4))
-
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.nn.relu(convert(x) @ weights))
-        weights.assign_sub(0.1 * tape.gradient(loss, weights))
-        return loss
-
-    return step, (images,)
+    return descend(
+        lambda weights, x: tf.reduce_sum(tf.nn.relu(convert(x) @ weights)),
+        tf.Variable(draw(WIDTH, 4)),
+        images,
+    )
 
 
 def converted():
@@ -172,14 +179,22 @@ def converted_mended():
     return classifier(lambda x: x, draw(16 * ROWS, WIDTH))
 
 
+def built(optimizer, loss, *layers):
+    model = keras.Sequential(layers)
+    model.compile(optimizer, loss)
+    return model
+
+
 def table(optimizer="adagrad"):
     """Return a model whose optimizer computes over all rows of a table, or not."""
-    tokens = keras.Input((16,), dtype="int32")
-    rows = keras.layers.Embedding(50_000, 64)(tokens)
-    mean = keras.layers.GlobalAveragePooling1D()(rows)
-    model = keras.Model(tokens, keras.layers.Dense(2)(mean))
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(True))
-    return model
+    return built(
+        optimizer,
+        keras.losses.SparseCategoricalCrossentropy(True),
+        keras.Input((16,), dtype="int32"),
+        keras.layers.Embedding(50_000, 64),
+        keras.layers.GlobalAveragePooling1D(),
+        keras.layers.Dense(2),
+    )
 
 
 def table_mended():
@@ -188,23 +203,15 @@ def table_mended():
 
 def normalized(late=True):
     """Return a step that normalizes a table, or the rows that it looks up."""
-    weights = tf.Variable(draw(100_000, 64))
 
-    @tf.function
-    def step(ids):
-        with tf.GradientTape() as tape:
-            if late:
-                rows = tf.gather(tf.nn.l2_normalize(weights, 1), ids)
-            else:
-                rows = tf.nn.l2_normalize(tf.gather(weights, ids), 1)
-            loss = tf.reduce_mean(tf.tanh(rows))
-        slices = tape.gradient(loss, weights)
+    def loss(table, ids):
         if late:
-            weights.assign_sub(slices)
+            rows = tf.gather(tf.nn.l2_normalize(table, 1), ids)
         else:
-            weights.scatter_sub(slices)
+            rows = tf.nn.l2_normalize(tf.gather(table, ids), 1)
+        return tf.reduce_mean(tf.tanh(rows))
 
-    return step, (tf.range(ROWS),)
+    return descend(loss, tf.Variable(draw(100_000, 64)), tf.range(ROWS))
 
 
 def normalized_mended():
@@ -223,22 +230,16 @@ def frozen_base():
         ]
     )
     base.trainable = False
-    model = keras.Sequential([base, keras.layers.Dense(2)])
-    model.compile("adam", "mse")
-    return model
+    return built("adam", "mse", base, keras.layers.Dense(2))
 
 
 def scaled(loss):
     """Return a step that trains one vector, table or matrix of weights."""
-    weights = tf.Variable(draw(4 * ROWS, 64))
-
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            total = tf.reduce_mean(tf.tanh(loss(weights, x)))
-        weights.assign_sub(0.1 * tf.convert_to_tensor(tape.gradient(total, weights)))
-
-    return step, (draw(4 * ROWS, 64),)
+    return descend(
+        lambda weights, x: tf.reduce_mean(tf.tanh(loss(weights, x))),
+        tf.Variable(draw(4 * ROWS, 64)),
+        draw(4 * ROWS, 64),
+    )
 
 
 def diagonal():
@@ -251,19 +252,76 @@ def diagonal_mended():
 
 def tiled():
     def distance(weights, x):
-        columns = tf.tile((x[:256] + weights[:256])[:, :, None], [1, 1, 256])
-        return tf.reduce_sum(tf.square(columns - tf.transpose(columns)), 1)
+        columns = tf.tile((x[:256] + weights[:256])[:, None], [1, 256, 1])
+        return tf.reduce_sum(tf.square(columns - x[:256]), 2)
 
     return scaled(distance)
 
 
 def tiled_mended():
-    def distance(weights, x):
-        rows = x[:256] + weights[:256]
-        squares = tf.reduce_sum(rows**2, 1, keepdims=True)
-        return squares + tf.transpose(squares) - 2 * rows @ tf.transpose(rows)
+    return scaled(lambda weights, x: (x + weights)[:256] @ tf.transpose(x[:256]))
 
-    return scaled(distance)
+
+def patched(convolve=None):
+    def layer(weights, x):
+        images, kernel = tf.reshape(x, (16, 32, 32, 16)), weights[:784]
+        if convolve:
+            return convolve(images, kernel)
+        sizes = (1, 7, 7, 1), (1,) * 4, (1,) * 4
+        patches = tf.image.extract_patches(images, *sizes, "SAME")
+        return tf.tensordot(patches, kernel, 1)
+
+    return scaled(layer)
+
+
+def patched_mended():
+    return patched(
+        lambda x, w: tf.nn.conv2d(x, tf.reshape(w, (7, 7, 16, 64)), 1, "SAME")
+    )
+
+
+def attended(every=1):
+    def attend(weights, x):
+        queries, keys = (tf.reshape(one, (8, 512, 64)) for one in (x + weights, x))
+        keys = keys[:, ::every]
+        return tf.nn.softmax(tf.matmul(queries, keys, transpose_b=True)) @ keys
+
+    return scaled(attend)
+
+
+def attended_mended():
+    return attended(4)
+
+
+def gated(activate=lambda x: x * tf.sigmoid(x)):
+    def layers(weights, x):
+        for _ in range(24):
+            x = activate(x * weights)
+        return x
+
+    return scaled(layers)
+
+
+def gated_mended():
+    return gated(tf.nn.silu)
+
+
+def flattened(layer=keras.layers.Flatten):
+    pool, dense = keras.layers.MaxPooling2D(), keras.layers.Dense(256)
+    return built("adam", "mse", keras.Input((64, 64, 16)), pool, layer(), dense)
+
+
+def flattened_mended():
+    return flattened(keras.layers.GlobalAveragePooling2D)
+
+
+def targets(kind="Categorical"):
+    loss = getattr(keras.losses, f"{kind}Crossentropy")(True)
+    return built("sgd", loss, keras.Input((4,)), keras.layers.Dense(60_000))
+
+
+def targets_mended():
+    return targets("SparseCategorical")
 
 
 def resized():

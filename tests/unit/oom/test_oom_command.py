@@ -13,6 +13,8 @@ from builders import analyze
 from rich.console import Console
 from unit.oom.dump_wordings import FULL, PIECES, Scene, log_of
 
+from analyzer.fitting.reproduction import append_reproduction
+from analyzer.model.contract.oom_file import Reproduction
 from analyzer.oom import OomDocument, OomReport, read_oom_log
 from analyzer.oom.log_sections import build_sections
 from analyzer.report.render.page_shell import to_page
@@ -150,3 +152,11 @@ def test_hostile_names_reach_no_terminal_and_no_page() -> None:
     text = page_of(found)
     assert "<script>alert" not in text
     assert text.count("<script") == 1
+
+
+def test_a_step_that_fails_otherwise_names_the_limit_of_its_changes() -> None:
+    found = Reproduction(fails=True, runs=5, history_bytes=3 << 20)
+    page = append_reproduction(build_sections(report("").report), found, 8)
+    words = str(page.sections[1])
+    assert "None of 5 runs fails as in the log" in words
+    assert "The changes are judged with 3.00 MiB less than the limit" in words
