@@ -284,9 +284,7 @@ def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tenso
     if ops:
         rows, alive = (
             table.assign(
-                op_type=table["op_type"]
-                .astype(str)
-                .str.replace(_VENDOR, "", regex=True)
+                op_type=table["op_type"].astype("category").map(_without_vendor)
             )
             for table in (analysis.rows, analysis.alive)
         )
@@ -294,6 +292,10 @@ def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tenso
         graph = replace(graph, ops={**graph.ops, **ops})
 
     return analysis, Tensors(analysis, graph)
+
+
+def _without_vendor(op_type: str) -> str:
+    return _VENDOR.sub("", op_type)
 
 
 def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:

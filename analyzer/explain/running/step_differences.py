@@ -40,8 +40,11 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
 
     low = min(peaks)
     high = max(peaks)
+    if high - low < _SPREAD_RATIO * high:
+        return
+
     widths = _find_varying_widths(_find_sizes(rows, steps))
-    if widths.empty or high - low < _SPREAD_RATIO * high:
+    if widths.empty:
         return
 
     sources = dict(zip(rows["op"].astype(str), rows["source"].astype(str), strict=True))
