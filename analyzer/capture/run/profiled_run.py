@@ -50,7 +50,6 @@ _STEP_NAME = "train"  # Keras' TensorBoard callback gives its steps the same nam
 # Repeats of a step on a simulated card. With two traced steady steps they make 39 runs, and one more
 # run lies outside their least and largest peak with a chance of 2 in 40, 5 %.
 _MOST_REPEATS = 37
-_LEAST_EQUAL = 12  # equal peaks of a step op by op after which no further run follows
 
 _REPEAT_SHARE = 0.1  # of the time of tracing and running the step
 _REPEATS_S = 1.0  # for repeats if that share is shorter; most of it is delays
@@ -259,9 +258,9 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
     """Run the step more often, to see how its peaks vary; nobody traces these runs.
 
     The repeats make the range of peak, need and limit, and nothing else in an answer (``run_range``).
-    There is one with each delay. They go on for their share of the time, unless the peaks are equal.
-    A step at several sizes (``size_runs``), a script and a step on real devices have none. A repeat that
-    fails ends them; a note reports a lack of memory.
+    There is one with each delay. They go on for their share of the time, unless the peaks of a compiled
+    step are equal. A step at several sizes (``size_runs``), a script and a step on real devices have
+    none. A repeat that fails ends them; a note reports a lack of memory.
     """
     if read_requested_peak(0) < 0:
         state.program.messages.append(
@@ -276,13 +275,13 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
     peaks = state.repeats
     most_s = max(_REPEAT_SHARE * spent_s, _REPEATS_S)
 
-    # One module has one order. Op by op, two orders can have the same peak a few times in turn.
-    least_equal = len(_DELAYS) if state.program.config.jit else _LEAST_EQUAL
+    # One module has one order. Op by op, an order can come many times in turn.
+    is_compiled = state.program.config.jit
 
     while len(peaks) < _MOST_REPEATS:
         is_late = time.monotonic() - began_s > most_s
         has_each_delay = len(peaks) >= len(_DELAYS)
-        has_one_peak = len(set(peaks)) == 1 and len(peaks) >= least_equal
+        has_one_peak = is_compiled and len(set(peaks)) == 1
 
         if has_each_delay and (is_late or has_one_peak):
             return
