@@ -311,16 +311,13 @@ class HostValues:
     def _assume_input(self, op: Any, place: int) -> Any:
         """Return an input with which an op selects none, or all; None if there is none."""
         tensor = op.inputs[place]
-        if is_too_large(tensor):
-            return None
-
         selects_all = self._read_assumed(op.graph)
         with op.graph.as_default(), private.stop_recording():
             shape = tf.shape(tensor)
         with self.making(op.graph):
             return select_all_or_none(
                 op.type,
-                tensor.dtype,
+                tensor,
                 place,
                 shape,
                 selects_all,
@@ -687,15 +684,9 @@ def _is_derived(graph: Any) -> bool:
     return type(graph) is not private.FuncGraph
 
 
-def is_too_large(tensor: Any) -> bool:
-    """Say whether the host has no room for the results of an op that selects all of a tensor."""
-    elements = tensor.shape.num_elements() or 0
-    return elements * _MOST_INDEX_BYTES > _MOST_RESULT_BYTES
-
-
 def select_all_or_none(
     op_type: str,
-    dtype: Any,
+    tensor: Any,
     place: int,
     shape: Any,
     selects_all: Any,
@@ -703,9 +694,16 @@ def select_all_or_none(
 ) -> Any:
     """Return an input with which an op selects all elements, or as few as it can.
 
+    None if there is none, or if the host has no room for results that select all of ``tensor``.
+
     Args:
         parts: The number of results of a ``DynamicPartition``.
     """
+    dtype = tensor.dtype
+    elements = tensor.shape.num_elements() or 0
+    if elements * _MOST_INDEX_BYTES > _MOST_RESULT_BYTES:
+        return None
+
     if op_type == "Where":
         return tf.cast(tf.fill(shape, selects_all), dtype)
 

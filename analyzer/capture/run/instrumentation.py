@@ -24,8 +24,15 @@ from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 # Ops whose result shares the buffer of their input, which an earlier op made.
 _ALIASES = {
-    *("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims"),
-    *("StopGradient", "PreventGradient", "Snapshot", "EnsureShape"),
+    "Identity",
+    "IdentityN",
+    "Reshape",
+    "Squeeze",
+    "ExpandDims",
+    "StopGradient",
+    "PreventGradient",
+    "Snapshot",
+    "EnsureShape",
 }
 
 

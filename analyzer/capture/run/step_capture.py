@@ -50,11 +50,21 @@ _MOST_NAMES = 3  # of ops or functions in a note
 
 # Prefixes of the variables that change TensorFlow's allocations; a report shows no others.
 _ENVIRONMENT = (
-    *("TF_CPU_", "TF_CUDNN_", "TF_CUBLAS_", "TF_CUDA_", "TF_DETERMINISTIC_"),
-    *("TF_GPU_", "TF_NUM_"),
-    *("TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "TF_ENABLE_GPU_GARBAGE_COLLECTION"),
-    *("TF_ENABLE_ONEDNN_OPTS", "TF_FORCE_GPU_ALLOW_GROWTH", "TF_USE_CUBLASLT"),
-    *("TF_XLA_FLAGS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES"),
+    "TF_CPU_",
+    "TF_CUDNN_",
+    "TF_CUBLAS_",
+    "TF_CUDA_",
+    "TF_DETERMINISTIC_",
+    "TF_GPU_",
+    "TF_NUM_",
+    "TF_DEVICE_MIN_SYS_MEMORY_IN_MB",
+    "TF_ENABLE_GPU_GARBAGE_COLLECTION",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "TF_USE_CUBLASLT",
+    "TF_XLA_FLAGS",
+    "XLA_FLAGS",
+    "CUDA_VISIBLE_DEVICES",
 )
 
 

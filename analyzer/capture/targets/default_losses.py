@@ -52,10 +52,7 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
 def format_losses(losses: Any) -> str:
     """Return the names of the losses, for a sentence."""
     names = [get_loss_name(loss) or "none" for loss in tf.nest.flatten(losses)]
-    if len(set(names)) == 1:
-        return names[0]
-
-    return ", ".join(names)
+    return ", ".join(dict.fromkeys(names))
 
 
 def get_loss_name(loss: Any) -> str:
@@ -109,9 +106,8 @@ def _find_last_activations(model: Any, count: int) -> list[str]:
     layers = [get_last_layer(output) for output in outputs]
 
     if len(layers) != count or None in layers:
-        own = [layer for layer in get_layers(model) if layer is not model]
-        last = own[-1] if own else None
-        layers = [last] * count
+        own = get_layers(model, include_self=False)
+        layers = (own or [None])[-1:] * count
 
     return [_get_activation(layer) for layer in layers]
 

@@ -5,7 +5,7 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import keras
 import tensorflow as tf
@@ -51,11 +51,7 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     """Return the training, inference or generation step of ``model``."""
     messages: list[str] = []
     model = rebuild(model, options.remedy)
-    mode: Mode = "train"
-
-    if options.mode in ("infer", "generate"):
-        mode = "infer" if options.mode == "infer" else "generate"
-
+    mode = cast(Mode, options.mode or "train")
     train = mode == "train"
     form = target_spec.TargetForm.MODEL if train else target_spec.TargetForm.INFERENCE
     target_spec.check_honoured(
@@ -325,26 +321,22 @@ def _look_up(kind: str, name: str) -> Any:
 
 
 def _recompile(model: Any, optimizer: Any, loss: Any) -> str:
-    """Compile a compiled model with another optimizer or loss (or None); return what is replaced."""
+    """Compile a compiled model with another optimizer or loss (or None); return a sentence about it."""
     arguments = {"optimizer": model.optimizer, "loss": model.loss}
     arguments |= private.get_compile_arguments(model)
     new = []
-    old = []
 
     if optimizer is not None:
-        inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         new.append(type(optimizer).__name__)
-        old.append(type(inner).__name__)
         arguments["optimizer"] = optimizer
 
     if loss is not None:
-        new.append(format_losses(loss))
-        old.append(format_losses(model.loss) or "no loss")
+        new.append(f"the loss {format_losses(loss)}")
         arguments |= {"loss": loss, "loss_weights": None}
 
     _compile(model, arguments | {"jit_compile": bool(model.jit_compile)})
 
-    return f"As asked, {' and '.join(new)} replaces {' and '.join(old)} of the compiled model."
+    return f"As asked, the compiled model is compiled again with {' and '.join(new)}."
 
 
 def _compile(model: Any, arguments: dict[str, Any]) -> None:

@@ -149,9 +149,4 @@ def _train_low_rank(model: Any, rank: int) -> None:
 
 
 def _split(remedy: str) -> dict[str, str]:
-    parts = {}
-    for one in remedy.split(","):
-        kind, _, value = one.partition("=")
-        parts[kind] = value
-
-    return parts
+    return dict(one.partition("=")[::2] for one in remedy.split(","))

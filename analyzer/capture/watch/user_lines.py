@@ -40,12 +40,16 @@ def find_calling_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
+def format_code(code: CodeType) -> str:
+    """Return ``file:line`` of a definition."""
+    return f"{shorten_path(code.co_filename)}:{code.co_firstlineno}"
+
+
 def format_line(frame: FrameType) -> str:
     """Return ``file:line`` of a frame."""
     return f"{shorten_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-@lru_cache(maxsize=4096)
 def is_own(filename: str) -> bool:
     """Return whether a file of code is the user's."""
     return not is_library(filename)

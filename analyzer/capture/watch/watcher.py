@@ -363,7 +363,7 @@ class Watcher:
         if key == GRADIENTS:
             every = self.gradients.micro_batches
 
-        self._candidates.choose(key, record, every)
+        self._candidates.choose(key, record)
         self._chosen = record
         del self.readings.rows[:-1]  # other calls are the steps from now on
         self.trace.open(record, least=every)
