@@ -71,8 +71,8 @@ def take_refusal(process: Process, line: LogLine) -> bool:
     if match is None:
         return False
 
-    printed = match["bytes"] or match["unified"] or match["host"] or match["pinned"]
-    is_host = match["bytes"] is None and match["unified"] is None
+    ((place, printed),) = read_groups(match).items()
+    is_host = place == "host"
     size_bytes = int(printed)
 
     for run in process.refusals:

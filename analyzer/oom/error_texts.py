@@ -73,10 +73,9 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
         failure.size = size if size and size.is_exact else failure.size or size
         failure.is_compiled = True
 
-        if not (failure.has_allocator_line or failure.has_error_text):
-            warned = log.take_warning(size)
-            failure.allocator = failure.allocator or warned
-            failure.has_allocator_line = bool(warned)
+        warned = next(reversed(log.tolerated), "")
+        failure.allocator = failure.allocator or warned
+        failure.has_allocator_line |= bool(warned)
 
         return failure
 
@@ -289,12 +288,11 @@ def add_buffer(failure: LoggedFailure, text: str) -> bool:
 
     buffer = failure.buffers[-1]
     fields = read_groups(match)
-    size = parse_size(fields.get("size"))
-
+    size = parse_size(fields.pop("size", None))
     buffer.size_bytes = size.middle if size else buffer.size_bytes
-    buffer.operator = fields.get("operator", buffer.operator)
-    buffer.label = fields.get("label", buffer.label)
-    buffer.shape = fields.get("shape", buffer.shape)
+
+    for name, printed in fields.items():
+        setattr(buffer, name, printed)
 
     return True
 

@@ -292,11 +292,14 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
 
 
 def _write_notes(log: Log) -> Iterator[str]:
+    failed = {one.allocator for one in log.failures}
+
     for allocator, (count, largest) in log.tolerated.items():
-        yield (
-            f"{allocator} warned {times(count)} of a failed request (at most {largest}), which "
-            "it calls no failure; it prints at most ten such warnings."
-        )
+        if allocator not in failed:
+            yield (
+                f"{allocator} warned {times(count)} of a failed request (at most {largest}) from "
+                "which the program recovered; it prints at most ten such warnings."
+            )
 
     if log.large_allocation and not log.failures:
         yield (
