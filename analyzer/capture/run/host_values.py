@@ -66,6 +66,7 @@ _ASSERTION = "AssertGuard"  # in the name of the branches around an assertion
 _MOST_BYTES = 1 << 30  # of the results of the twins of a step
 _MOST_RESULT_BYTES = 1 << 30  # of an op whose size is assumed, on the host
 _MOST_INDEX_BYTES = 32  # of an element of such a result: four indices of int64
+_PRODUCTS = ("MatMul", "BatchMatMul", "Einsum", "Conv", "DepthwiseConv")
 _MOST_PRODUCTS = 10**10  # multiplications of the twins of a step: about a second
 
 # Size up to which a constant of the card, or a variable's twin, keeps its value; a twin is free.
@@ -503,13 +504,7 @@ class HostValues:
 
         self.bytes += size_bytes
 
-        if op.type in (
-            "MatMul",
-            "BatchMatMul",
-            "BatchMatMulV2",
-            "BatchMatMulV3",
-            "Einsum",
-        ) or (op.type.startswith(("Conv", "DepthwiseConv"))):
+        if op.type.startswith(_PRODUCTS):
             sizes = [self._bound_elements(one) for one in (*op.inputs, *op.outputs)]
 
             # of a product exactly; for a convolution at least

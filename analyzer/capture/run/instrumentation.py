@@ -156,14 +156,17 @@ def observe_step() -> Iterator[Observations]:
         return old(tape, *args)
 
     with contextlib.ExitStack() as undo:
-        undo.enter_context(wrap_calls(tf.GradientTape, "__enter__", begin_tape))
-        undo.enter_context(wrap_calls(tf.GradientTape, "__exit__", end_tape))
-        undo.enter_context(wrap_calls(tf.GradientTape, "gradient", gradient))
-        undo.enter_context(wrap_calls(tf, "gradients", gradient))
+        for owner, name, call in (
+            (tf.GradientTape, "__enter__", begin_tape),
+            (tf.GradientTape, "__exit__", end_tape),
+            (tf.GradientTape, "gradient", gradient),
+            (tf, "gradients", gradient),
+            (keras.optimizers.Optimizer, "apply", apply),
+            (keras_name_scope, "__enter__", enter),
+            (keras_name_scope, "__exit__", leave),
+        ):
+            undo.enter_context(wrap_calls(owner, name, call))
 
-        undo.enter_context(wrap_calls(keras.optimizers.Optimizer, "apply", apply))
-        undo.enter_context(wrap_calls(keras_name_scope, "__enter__", enter))
-        undo.enter_context(wrap_calls(keras_name_scope, "__exit__", leave))
         yield observed
 
 

@@ -137,9 +137,7 @@ class ProgramValues:
 
         with self._running_own_ops():
             with private.stop_recording(), tf.device(HOST):
-                result = run(*args)
-
-            return _copy_to_card(result)
+                return self._functions.setup.copy(run(*args))
 
     @contextlib.contextmanager
     def _running_own_ops(self) -> Iterator[None]:
@@ -243,9 +241,3 @@ def _is_on_host(value: Any) -> bool:
         return all(map(_is_on_host, value))
 
     return isinstance(value, int | np.ndarray | np.integer)
-
-
-def _copy_to_card(result: Any) -> Any:
-    card = tf.config.list_logical_devices("GPU")[0].name
-    with private.stop_recording():
-        return private.copy_to_device(result, card)

@@ -393,8 +393,9 @@ def describe_failure(failure: BaseException) -> Failure:
 
     code = ExitCode.BAD_INPUT
     where = None
+    is_waiting = isinstance(failure, KeyboardInterrupt)  # maybe for memory
 
-    if isinstance(failure, KeyboardInterrupt):
+    if is_waiting:
         name = "Interrupted"
         message = "The run was interrupted"
         code = ExitCode.INTERRUPTED
@@ -408,7 +409,6 @@ def describe_failure(failure: BaseException) -> Failure:
 
     message = clean_message(message)
     has_size = isinstance(failure, tf.errors.ResourceExhaustedError)
-    is_waiting = isinstance(failure, KeyboardInterrupt)  # maybe for memory
     is_out = kind is FailureKind.OUT_OF_MEMORY and not has_size
     if "SIMULATED_CARDS" in os.environ and (is_out or is_waiting):
         message += describe_refusals()

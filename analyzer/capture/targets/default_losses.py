@@ -6,7 +6,6 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_last_layer, get_layers
-from analyzer.capture.targets.keras_api import get_output_tensors
 from analyzer.capture.targets.synthetic_inputs import make_part
 from analyzer.model.errors import TargetError
 
@@ -102,7 +101,7 @@ def _choose_loss(spec: Any, activation: str, *, has_integer_inputs: bool) -> Any
 
 def _find_last_activations(model: Any, count: int) -> list[str]:
     """Return the name of the activation before each of ``count`` outputs; empty if unknown."""
-    outputs = tf.nest.flatten(get_output_tensors(model))
+    outputs = tf.nest.flatten(getattr(model, "outputs", None))
     layers = [get_last_layer(output) for output in outputs]
 
     if len(layers) != count or None in layers:

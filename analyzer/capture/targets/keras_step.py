@@ -40,7 +40,6 @@ _KINDS = {
     ),
 }
 _MOST_PARTS = 3  # inputs, labels and sample weights
-_OPEN_TOKENS = 3  # generated after the prompt
 
 # A step of Keras' own: its call, its ``tf.function`` (None if eager), the function's arguments, and
 # the tensors that Python holds while the step runs.
@@ -106,11 +105,11 @@ def _make_fit_step(model: Any, data: Any) -> _KerasStep:
             private.get_builder(model)(data_batch=data)
 
     model.train_function = None  # made for other settings
-    return _take_batches(
-        model,
-        model.make_train_function() or model.train_function,
-        data,
-    )
+    run = model.make_train_function() or model.train_function
+    iterator = synthetic_inputs.make_iterator(data, model.distribute_strategy)
+    function = private.get_traced_function(run, "multi_step_on_iterator")
+
+    return lambda: run(iterator), function, (iterator,), ()
 
 
 def _make_predict_step(model: Any, data: Any) -> _KerasStep:
@@ -141,17 +140,10 @@ def _make_generate_step(model: Any, data: Any) -> _KerasStep:
 
     model.generate_function = None
     run = model.make_generate_function()
-    inputs = synthetic_inputs.make_prompt(data[0], _OPEN_TOKENS)
+    inputs = synthetic_inputs.make_prompt(data[0])
     function = run if is_tf_function(run) else None
 
     return lambda: run(inputs), function, (inputs,), tuple(tf.nest.flatten(inputs))
-
-
-def _take_batches(model: Any, run: Any, data: Any) -> _KerasStep:
-    iterator = synthetic_inputs.make_iterator(data, model.distribute_strategy)
-    function = private.get_traced_function(run, "multi_step_on_iterator")
-
-    return lambda: run(iterator), function, (iterator,), ()
 
 
 def _resize(model: Any, data: Any, size: int) -> Callable[[], Any]:

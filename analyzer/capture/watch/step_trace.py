@@ -343,10 +343,9 @@ class StepTrace:
         )
 
         if self._dump is not None and function is not None:
-            compiled, self.captured.inside = read_compiled_functions(
+            self.captured.compiled, self.captured.inside = read_compiled_functions(
                 function, self._dump
             )
-            self.captured.compiled = compiled
 
     def write(self, note: WatchNote) -> None:
         """Write the note and the graph into the run folder."""

@@ -178,12 +178,8 @@ class FunctionLedger:
         for one in concrete:
             for constant in _list_constants(collect_graphs(one.graph), _LARGE_BYTES):
                 key = constant.where, constant.name
-                copies = 1
-
-                if key in found:
-                    copies += found[key].copies
-
-                found[key] = replace(constant, copies=copies)
+                copies = found[key].copies if key in found else 0
+                found[key] = replace(constant, copies=copies + 1)
 
         return list(found.values())
 
