@@ -154,8 +154,7 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
     """Yield the names of the advice."""
     row = OTHER_CAUSES.get(failure.other_cause)
     if row is not None:
-        is_changed = cause != row.cause  # by figures
-        if not is_changed:
+        if cause == row.cause:
             yield row.advice
         elif cause == Cause.HOST:
             yield "host"

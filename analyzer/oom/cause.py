@@ -98,8 +98,18 @@ def _judge(failure: LoggedFailure, words: Words) -> Judgement:
         return _judge_other_cause(failure)
     if failure.asked is None and _had_small_limit(failure):
         return Cause.HELD_BY_OTHERS, _SMALL_LIMIT
+    if (
+        failure.asked is None
+        and failure.limit is not None
+        and failure.in_use is not None
+    ):
+        return Cause.CANNOT_TELL, (
+            "The log does not give the size of the request; {in_use} of {limit} were in use."
+        )
     if failure.asked is None:
-        return Cause.CANNOT_TELL, _describe_unknown_request(failure)
+        return Cause.CANNOT_TELL, (
+            "Memory was exhausted; the log does not give the size of the request."
+        )
     if failure.kind is FailedAllocator.ASYNC:
         return _judge_async(failure, words)
     if failure.kind is not FailedAllocator.HOST:
@@ -151,13 +161,6 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
             figures.append(phrase.format(format_bytes(printed[name].middle)))
 
     return cause, f"{': '.join(filter(None, [title, ', '.join(figures)]))}."
-
-
-def _describe_unknown_request(failure: LoggedFailure) -> str:
-    if failure.limit is not None and failure.in_use is not None:
-        return "The log does not give the size of the request; {in_use} of {limit} were in use."
-
-    return "Memory was exhausted; the log does not give the size of the request."
 
 
 _SMALL_LIMIT = (

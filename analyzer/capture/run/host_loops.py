@@ -209,20 +209,16 @@ class _Loop:
             with self.values.making(graph):
                 twins.append(_encode(twin))
 
-        for index in self.counters:
-            self._check_counter(graph, index, flat[index])
+        for index in self.counters:  # one with another value needs a twin
+            result = flat[index]
+            is_computed = tf.is_tensor(result) and not private.is_eager(result)
+            if is_computed and not self.values.is_fixed(graph.capture(result)):
+                raise NeedLoopTwin(self, index)
 
         if others is None:
             return results
 
         return (list(results), twins)
-
-    def _check_counter(self, graph: Any, index: int, result: Any) -> None:
-        """Ask for a twin if a variable taken for a counter has another value."""
-        if not tf.is_tensor(result) or private.is_eager(result):
-            return
-        if not self.values.is_fixed(graph.capture(result)):
-            raise NeedLoopTwin(self, index)
 
 
 def _flatten(structure: Any) -> list[Any]:

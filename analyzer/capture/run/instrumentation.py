@@ -92,11 +92,7 @@ class Observations:
                     if tensor.op.type not in _ALIASES:
                         break
 
-                    index = 0
-                    if tensor.op.type == "IdentityN":
-                        index = tensor.value_index
-
-                    tensor = tensor.op.inputs[index]
+                    tensor = tensor.op.inputs[tensor.value_index]
             else:
                 addresses.append(find_address(tensor))
 

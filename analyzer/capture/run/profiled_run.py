@@ -164,16 +164,6 @@ def _describe_unmade(failure: BaseException) -> Capturing:
     )
 
 
-def _build_optimizers(program: Program) -> None:
-    """Make the optimizers' variables before the step, which then is traced once instead of twice.
-
-    Otherwise the first step makes each of them at some time before its use, while it runs. Made early,
-    they count in the whole first step. The other steps are the same, except for one scalar.
-    """
-    for optimizer, weights in find_open_optimizers(program):
-        optimizer.build(weights)
-
-
 def _run(
     state: Capturing,
     partitions: list[Any] | None,
@@ -187,7 +177,10 @@ def _run(
     began_s = time.monotonic()
     is_on_simulated_card = "SIMULATED_CARDS" in os.environ
     if partitions is None or is_on_simulated_card:
-        _build_optimizers(state.program)
+        # The step is then traced once instead of twice. Their variables count in the whole first step;
+        # otherwise it makes each of them at some time before its use.
+        for optimizer, weights in find_open_optimizers(state.program):
+            optimizer.build(weights)
 
     with disable_python_tracing():
         state.function = state.variables.function = trace_with_true_values(state)

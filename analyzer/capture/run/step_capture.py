@@ -23,7 +23,6 @@ from analyzer.capture.run.source_frames import (
 )
 from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.run.xla_dumps import (
-    list_dumps,
     read_dumped_plan,
     remove_dump_flags,
 )
@@ -441,13 +440,13 @@ def read_compiled_functions(
     callers |= graphs.find_compiled_calls(function.graph)
     compiled = []
     for name, ops in callers.items():
-        plan, platform = read_dumped_plan(dump, name)
+        plan, platform, compilations = read_dumped_plan(dump, name)
         if plan:
             note = CompiledFunction(
                 ops=tuple(ops),
                 function=name,
                 platform=platform,
-                compilations=len(list_dumps(dump, name)),
+                compilations=compilations,
             )
 
             compiled.append((note, plan))

@@ -21,7 +21,6 @@ from analyzer.capture.private_names import (
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.targets.keras_api import (
     get_classes,
-    get_optimizer_classes,
     get_variables,
 )
 from analyzer.capture.targets.step_program import Program
@@ -207,7 +206,10 @@ class StepVariables:
         A step of the user need not name its model, so the owners are searched among live Keras objects.
         """
         wanted = {id(get_raw_variable(variable)) for variable in variables}
-        optimizers = get_optimizer_classes()
+        optimizers = (  # Keras 2 has two generations
+            *get_classes("optimizers.Optimizer"),
+            *get_classes("optimizers.legacy.Optimizer"),
+        )
         metrics = get_classes("metrics.Metric")
         layers = get_classes("layers.Layer")
 

@@ -45,14 +45,6 @@ def get_classes(path: str) -> tuple[type, ...]:
     return tuple(classes)
 
 
-def get_optimizer_classes() -> tuple[type, ...]:
-    """Return the base classes of optimizers; Keras 2 has two generations."""
-    return (
-        *get_classes("optimizers.Optimizer"),
-        *get_classes("optimizers.legacy.Optimizer"),
-    )
-
-
 def get_variables(owner: Any) -> list[Any]:
     """Return the variables of an owner; in Keras 2's legacy optimizers they are a method."""
     variables = owner.variables

@@ -149,9 +149,7 @@ def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
         raise _refuse_notebook(text)
 
     if path.is_dir():
-        is_saved = (path / "saved_model.pb").is_file() or (
-            path / "saved_model.pbtxt"
-        ).is_file()
+        is_saved = any(path.glob("saved_model.pb*"))
         kind = TargetKind.SAVED_MODEL if is_saved else TargetKind.TRACE
     elif path.suffix == ".py" and not scripts:
         raise TargetError(
@@ -178,18 +176,14 @@ def parse_assumptions(texts: list[str]) -> dict[str, int]:
     """Return numbers by name from ``NAME=N`` (trip counts, sizes, branches), or raise TargetError."""
     assumed: dict[str, int] = {}
     for text in texts:
-        name, _, number = text.rpartition("=")
-        if (
-            not name.strip()
-            or not number.strip().isdecimal()
-            or len(number.strip()) > 9
-        ):
+        name, _, number = (part.strip() for part in text.rpartition("="))
+        if not name or not number.isdecimal() or len(number) > 9:
             raise TargetError(
                 f"--assume {text!r} is not NAME=N.",
                 hint="Use a name that the estimate prints, and a whole number.",
             )
 
-        assumed[name.strip()] = int(number)
+        assumed[name] = int(number)
 
     return assumed
 

@@ -254,8 +254,8 @@ class HolderSearch:
         file = link.file
         name = link.name
         if not file:  # of a cell
-            bindings = [cell for cell in self._cells if find_binding_line(cell, name)]
-            file = next(iter(bindings), "")
+            bindings = (cell for cell in self._cells if find_binding_line(cell, name))
+            file = next(bindings, "")
 
         line = 0
         others = dict.fromkeys([file, *self._modules.values(), *self._cells])

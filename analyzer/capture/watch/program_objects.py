@@ -134,16 +134,16 @@ class ProgramObjects:
         for (where, persistent), tapes in self._tapes.items():
             alive = [tape for tape in tapes if holds_recording(tape)]
             if alive:
-                row = TapesNote(
-                    where=where,
-                    persistent=persistent,
-                    made=self._made[where, persistent],
-                    alive=len(alive),
-                    unused=0 if (where, persistent) in self._asked else len(alive),
-                    holder=search.find_container(alive) if len(alive) > 1 else "",
+                rows.append(
+                    TapesNote(
+                        where=where,
+                        persistent=persistent,
+                        made=self._made[where, persistent],
+                        alive=len(alive),
+                        unused=0 if (where, persistent) in self._asked else len(alive),
+                        holder=search.find_container(alive) if len(alive) > 1 else "",
+                    )
                 )
-
-                rows.append(row)
 
             del alive
 
@@ -183,15 +183,15 @@ class ProgramObjects:
             count = self._made[where] - len(models) + len(alive)
 
             if count >= _MIN_MODELS:
-                row = LiveModels(
-                    where=where,
-                    made=count,
-                    alive=len(alive),
-                    size_bytes=sum(map(_count_model_bytes, alive)),
-                    holder=search.find_container(alive),
+                rows.append(
+                    LiveModels(
+                        where=where,
+                        made=count,
+                        alive=len(alive),
+                        size_bytes=sum(map(_count_model_bytes, alive)),
+                        holder=search.find_container(alive),
+                    )
                 )
-
-                rows.append(row)
 
             del alive
 

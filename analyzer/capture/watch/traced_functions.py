@@ -101,7 +101,10 @@ class FunctionRecord:
         if len(changes) > _MAX_CHANGES:
             changes[_MAX_CHANGES:] = ["…"]
 
-        changed = "; ".join(changes) or "another object, or a value from its closure"
+        changed = (
+            "; ".join(changes)
+            or "a new function or argument object, or a value of the closure"
+        )
         self.retraces.append(
             Retrace(step=step, call=self.calls, changed=changed, cause=cause)
         )
@@ -227,13 +230,10 @@ def _describe_arguments(
     kwargs: dict[str, Any],
 ) -> dict[str, _Argument]:
     """Return each leaf of a call's arguments, by name."""
+    names = () if code is None else code.co_varnames[: code.co_argcount]
     named = dict(kwargs)
     for index, value in enumerate(args):
-        name = f"argument {index}"
-        if code is not None and index < code.co_argcount:
-            name = code.co_varnames[index]
-
-        named[name] = value
+        named[names[index] if index < len(names) else f"argument {index}"] = value
 
     described: dict[str, _Argument] = {}
     for name, value in named.items():
