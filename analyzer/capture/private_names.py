@@ -323,7 +323,6 @@ is_distributed = _make_reader("_distribute_strategy")
 get_built_variables = _make_reader("_trainable_variables")
 get_build_shapes = _make_reader("_build_shapes_dict")  # of a built model, by argument
 get_input_structure = _make_reader("_inputs_struct")  # the symbolic inputs
-get_output_structure = _make_reader("_outputs_struct")  # the symbolic outputs
 closes_scope = _make_reader("_pop_on_exit")  # False in an inner scope of a layer
 
 

@@ -154,8 +154,7 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
     """Yield the names of the advice."""
     row = OTHER_CAUSES.get(failure.other_cause)
     if row is not None:
-        is_changed = cause != row.cause  # by figures
-        if not is_changed:
+        if cause == row.cause:
             yield row.advice
         elif cause == Cause.HOST:
             yield "host"
@@ -204,8 +203,7 @@ def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
 
 
 def _choose_for_fragments(failure: LoggedFailure) -> Iterator[str]:
-    is_pool = failure.kind is FailedAllocator.POOL
-    if failure.is_on_card and is_pool and failure.free is not None:
+    if failure.is_on_card and failure.free is not None:
         yield "async"
     if len(failure.regions) > 1 and not failure.is_on_host:  # its pools always grow
         yield "growth"

@@ -40,9 +40,7 @@ def take_allocator_line(process: Process, line: LogLine) -> bool:
 
     last = next(process.recent(), None)
     is_async = match["bytes"] is not None
-    is_repeated = is_async and last is not None and last.size == size
-
-    if is_repeated and last is not None and not last.has_error_text:
+    if is_async and last is not None and last.size == size and not last.has_error_text:
         last.used_sizes.clear()  # a convolution tries each algorithm
         return True
 
@@ -71,8 +69,8 @@ def take_refusal(process: Process, line: LogLine) -> bool:
     if match is None:
         return False
 
-    printed = match["bytes"] or match["unified"] or match["host"] or match["pinned"]
-    is_host = match["bytes"] is None and match["unified"] is None
+    ((place, printed),) = read_groups(match).items()
+    is_host = place == "host"
     size_bytes = int(printed)
 
     for run in process.refusals:
@@ -104,7 +102,7 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
         if owner is None or owner.allocator not in ("", name):
             owner = _start_dump(process, line)
 
-        owner.allocator = owner.allocator or name
+        owner.allocator = name
         process.select(line.thread, owner)
 
         return True

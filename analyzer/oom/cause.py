@@ -6,6 +6,7 @@ tenth less. So a request fails because the limit has no room, because free memor
 because the driver has no memory.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,6 @@ from analyzer.oom.wordings import (
     LIBRARY_BYTES,
     OTHER_CAUSES,
     difference,
-    find,
     round_up_request,
 )
 
@@ -98,8 +98,18 @@ def _judge(failure: LoggedFailure, words: Words) -> Judgement:
         return _judge_other_cause(failure)
     if failure.asked is None and _had_small_limit(failure):
         return Cause.HELD_BY_OTHERS, _SMALL_LIMIT
+    if (
+        failure.asked is None
+        and failure.limit is not None
+        and failure.in_use is not None
+    ):
+        return Cause.CANNOT_TELL, (
+            "The log does not give the size of the request; {in_use} of {limit} were in use."
+        )
     if failure.asked is None:
-        return Cause.CANNOT_TELL, _describe_unknown_request(failure)
+        return Cause.CANNOT_TELL, (
+            "Memory was exhausted; the log does not give the size of the request."
+        )
     if failure.kind is FailedAllocator.ASYNC:
         return _judge_async(failure, words)
     if failure.kind is not FailedAllocator.HOST:
@@ -144,31 +154,13 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
         "asked": "TensorFlow had asked for {} at once",
     }
 
-    parts = []
+    figures = []
 
     for name, phrase in phrases.items():
         if name in printed:
-            parts.append(phrase.format(format_bytes(printed[name].middle)))
+            figures.append(phrase.format(format_bytes(printed[name].middle)))
 
-    figures = f": {', '.join(parts)}" if parts else ""
-
-    return cause, f"{title}{figures}."
-
-
-def _describe_unknown_request(failure: LoggedFailure) -> str:
-    if failure.limit is not None and failure.in_use is not None:
-        return "The log does not give the size of the request; {in_use} of {limit} were in use."
-
-    if find("copy_error", failure.words):
-        return (
-            "A tensor could not be copied to the device, which had no memory for it; the log "
-            "does not give its size."
-        )
-
-    if failure.has_error_text and failure.kind is FailedAllocator.UNKNOWN:
-        return "Memory was exhausted; the log does not give the size of the request."
-
-    return "The log does not give the size of the request."
+    return cause, f"{': '.join(filter(None, [title, ', '.join(figures)]))}."
 
 
 _SMALL_LIMIT = (
@@ -224,7 +216,11 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
     if left.middle < want.middle:
         return _judge_full(failure, words, want, left)
     if free is None:
-        return _judge_without_pool(failure)
+        cause = Cause.DRIVER_REFUSED if failure.refusals else Cause.FRAGMENTED
+        return cause, (
+            "{want} requested with {left} of the limit not in use: free memory was fragmented, "
+            "or the driver refused to give more."
+        )
 
     if free.middle < want.middle and room is not None:
         return Cause.FRAGMENTED, (
@@ -241,24 +237,17 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
     return Cause.FRAGMENTED, title + hole
 
 
-def _judge_without_pool(failure: LoggedFailure) -> Judgement:
-    if failure.refusals:
-        return Cause.DRIVER_REFUSED, (
-            "{want} requested with {left} of the limit not in use: the driver refused to give "
-            "more."
-        )
-
-    return Cause.FRAGMENTED, (
-        "{want} requested with {left} of the limit not in use: free memory was fragmented, or "
-        "the driver refused to give more."
-    )
-
-
 def _judge_by_map(failure: LoggedFailure, want: Range) -> Judgement:
     """Judge by the map of 100 marks, which is a warning and printed even if the dump is not."""
-    if failure.is_pinned and failure.refusals:
+    largest = want.high / _BACK_OFF + 256
+    is_refused = any(
+        failure.is_pinned or want.low <= run.last_bytes <= largest
+        for run in failure.refusals
+    )
+
+    if is_refused and (failure.is_pinned or not failure.map):
         return Cause.DRIVER_REFUSED, (
-            "{want} of pinned memory requested, but the machine had no memory for a new region."
+            "{want} requested, and the driver refused a new region."
         )
 
     if failure.map and failure.map.count("_") <= _NEARLY_FULL:
@@ -273,23 +262,11 @@ def _judge_by_map(failure: LoggedFailure, want: Range) -> Judgement:
             "size of the pool."
         )
 
-    largest = want.high / _BACK_OFF + 256
-    if any(want.low <= run.last_bytes <= largest for run in failure.refusals):
-        return Cause.DRIVER_REFUSED, (
-            "{want} requested, and the driver refused a region of that size."
-        )
-
     request = "{want} requested"
     if failure.is_workspace:
         request = "No algorithm of cuDNN had room for its workspace ({want} or more)"
-    if failure.limit is not None:
-        return Cause.CANNOT_TELL, (
-            f"{request}; the limit is {{limit}}, the bytes in use are not given."
-        )
 
-    return Cause.CANNOT_TELL, (
-        f"{request}; the log gives neither the limit nor the bytes in use."
-    )
+    return Cause.CANNOT_TELL, f"{request}; the log does not give the bytes in use."
 
 
 def _judge_full(
@@ -411,9 +388,8 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
 def _describe_refusals(failure: LoggedFailure) -> str:
     count = sum(run.times for run in failure.refusals)
     least = format_bytes(min(run.last_bytes for run in failure.refusals))
-    could = "could be pinned" if failure.refusals[0].is_host else "was free on the card"
 
-    return f"The driver refused {times(count)} before, down to {least}: less than that {could}."
+    return f"The driver refused {times(count)} before, down to {least}: less than that was free."
 
 
 # Parts of a compiled step by XLA's name.
@@ -426,10 +402,11 @@ _PARTS = {
 def _describe_plan(failure: LoggedFailure) -> Iterator[str]:
     """Yield the part of a compiled step that was requested, if XLA's table shows one of its size."""
     size = failure.asked.requested_bytes if failure.asked else 0
-    parts = {name: failure.plan_sums.get(name, 0) for name in _PARTS}
-    equal = [
-        name for name, part in parts.items() if part and abs(part - size) <= size / 100
-    ]
+    equal = []
+
+    for name in _PARTS:
+        if math.isclose(failure.plan_sums.get(name, 0), size, rel_tol=0.01):
+            equal.append(name)
 
     if len(equal) == 1:
         yield (

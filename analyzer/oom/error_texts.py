@@ -69,22 +69,18 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
         if "CUDNN" in text:
             return _find_workspace(process, line, size)
 
-        failure = _find_known(process, text, None, size, "")
-
-        failure = failure or process.add_failure(line)
-
+        failure = _find_known(process, text, size) or process.add_failure(line)
         failure.size = size if size and size.is_exact else failure.size or size
         failure.is_compiled = True
 
-        if not (failure.has_allocator_line or failure.has_error_text):
-            warned = log.take_warning(size)
-            failure.allocator = failure.allocator or warned
-            failure.has_allocator_line = bool(warned)
+        warned = next(reversed(log.tolerated), "")
+        failure.allocator = failure.allocator or warned
+        failure.has_allocator_line |= bool(warned)
 
         return failure
 
     if find("error_without_size", text) or find("copy_error", text):
-        known = _find_known(process, text, None, None, "")
+        known = _find_known(process, text)
         return known or process.add_failure(line, FailedAllocator.UNKNOWN)
 
     if find("bare_error", text) and not find("other_resource", text):
@@ -104,7 +100,7 @@ def _find_workspace(
     request, and calls it no failure.
     """
     allocator = next(reversed(process.log.tolerated), "")
-    failure = _find_known(process, line.text, None, size, allocator)
+    failure = _find_known(process, line.text, size, allocator)
     last = process.error
 
     if failure is None and last is not None and last.is_workspace:
@@ -134,7 +130,7 @@ def _find_tensor(
     allocator = match["allocator"] or ""
     size_bytes = tensor_bytes(numpy_name(dtype), shape)
     size = None if size_bytes is None else Range.exactly(size_bytes)
-    failure = _find_known(process, line.text, shape, size, allocator, device)
+    failure = _find_known(process, line.text, size, allocator, device, shape)
 
     if failure is None:
         place = allocator or device.rstrip(":0123456789")
@@ -153,10 +149,10 @@ def _find_tensor(
 def _find_known(
     process: Process,
     text: str,
-    shape: tuple[int, ...] | None,
-    size: Range | None,
-    allocator: str,
+    size: Range | None = None,
+    allocator: str = "",
     device: str = "",
+    shape: tuple[int, ...] | None = None,
 ) -> LoggedFailure | None:
     """Return the latest failure without a text that may have made a request, else a repeated one."""
     repeated = None
@@ -292,12 +288,11 @@ def add_buffer(failure: LoggedFailure, text: str) -> bool:
 
     buffer = failure.buffers[-1]
     fields = read_groups(match)
-    size = parse_size(fields.get("size"))
-
+    size = parse_size(fields.pop("size", None))
     buffer.size_bytes = size.middle if size else buffer.size_bytes
-    buffer.operator = fields.get("operator", buffer.operator)
-    buffer.label = fields.get("label", buffer.label)
-    buffer.shape = fields.get("shape", buffer.shape)
+
+    for name, printed in fields.items():
+        setattr(buffer, name, printed)
 
     return True
 
@@ -336,7 +331,7 @@ def take_report(process: Process, line: LogLine, name: str) -> bool:
     known = OTHER_CAUSES.get(last.other_cause) if last is not None else None
     is_kill = known is not None and known.is_kill and row.is_kill
     is_same = known is not None and known.kind == row.kind
-    is_other = row.component and last is not None and last.other_cause != name
+    is_other = row.component and known is not row
 
     if last is None or not (is_kill or (is_same and not is_other)):
         last = process.add_failure(line)
@@ -389,9 +384,6 @@ def _add_figures(failure: LoggedFailure, text: str) -> bool:
 
 def _read_figures(name: str, text: str) -> dict[str, Range]:
     figures: dict[str, Range] = {}
-
-    if not OTHER_CAUSES[name].facts:
-        return figures
 
     for match in FACTS[name].finditer(text):
         for group, printed in match.groupdict().items():

@@ -83,12 +83,8 @@ def _take_line(process: Process, line: LogLine) -> None:
             take_report(process, line, "unknown")
         error = find("other_error", line.text)
         known = process.log.other_error
-        is_near = known is not None and line.number - known.number < _NEAR_END
-        if error and not (error["end"] and is_near):
+        if error and not (error["end"] and known):  # the process ends for its error
             process.log.other_error = line
-
-
-_NEAR_END = 50  # lines from an error to the words with which the process ends
 
 
 def _take_note(process: Process, text: str) -> bool:
@@ -279,14 +275,10 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
     run = min(log.refusals, key=lambda one: one.is_host, default=None)
     if run is not None:
         pool = "pinned host memory" if run.is_host else "the pool"
-        sizes = format_bytes(run.first_bytes)
-
-        if run.last_bytes < run.first_bytes:
-            sizes += f" down to {format_bytes(run.last_bytes)}"
-
-        text = f"No tensor failed in this log, but the driver refused {pool}"
-
-        return f"{text} {times(run.times)}: {sizes}."
+        return (
+            f"No tensor failed in this log, but the driver refused {pool} {times(run.times)}, "
+            f"{format_bytes(run.last_bytes)} in the smallest request."
+        )
 
     if log.tolerated:
         return "No out-of-memory failure: TensorFlow recovered from the requests in the warnings."
@@ -300,15 +292,14 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
 
 
 def _write_notes(log: Log) -> Iterator[str]:
-    full = {one.allocator for one in log.failures if one.is_workspace}
+    failed = {one.allocator for one in log.failures}
 
     for allocator, (count, largest) in log.tolerated.items():
-        ending = ", the last for the failed op" if allocator in full else ""
-        recovered = "" if ending else " from which the program recovered"
-        yield (
-            f"{allocator} warned {times(count)} of a failed request (at most {largest})"
-            f"{recovered}{ending}; it prints at most ten such warnings."
-        )
+        if allocator not in failed:
+            yield (
+                f"{allocator} warned {times(count)} of a failed request (at most {largest}) from "
+                "which the program recovered; it prints at most ten such warnings."
+            )
 
     if log.large_allocation and not log.failures:
         yield (

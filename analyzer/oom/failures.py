@@ -207,18 +207,6 @@ class Log:
         larger = max(largest, size, key=lambda each: each.middle)
         self.tolerated[allocator] = (times + 1, larger)
 
-    def take_warning(self, size: Range | None) -> str:
-        """Return the allocator whose last warning is about a failed request, and forget it."""
-        for allocator, (times, largest) in self.tolerated.items():
-            if size is not None and largest.intersection(size) is not None:
-                del self.tolerated[allocator]
-                if times > 1:
-                    self.tolerated[allocator] = (times - 1, largest)
-
-                return allocator
-
-        return ""
-
 
 class Process:
     """The state of one process: what its next lines may belong to."""

@@ -125,11 +125,7 @@ def _lines_of(raw: bytes, number: int) -> Iterator[LogLine]:
 
 def _split_at_prefixes(text: str, number: int) -> Iterator[LogLine]:
     """Yield a line for each logger prefix in a text, and for the text before the first."""
-    heads: list[re.Match[str]] = []
-
-    if PATTERNS["maybe_logger_head"].search(text):  # cheap to search for
-        heads = list(PATTERNS["logger_head"].finditer(text))
-
+    heads = find_all("logger_head", text)
     starts = [head.start() for head in heads]
     starts.append(len(text))
 

@@ -11,7 +11,7 @@ from itertools import groupby
 from markupsafe import Markup
 
 from analyzer.model.contract.oom_file import OomDocument, OomFailure, OomPlan
-from analyzer.model.units import format_bytes
+from analyzer.model.units import Range, format_bytes
 from analyzer.oom.failures import LoggedFailure
 from analyzer.report.render.sections import (
     COLUMNS,
@@ -223,10 +223,10 @@ def build_sections(
 
 def _first_action(failure: OomFailure) -> str:
     """Return the most direct remedy of a failure with its reason."""
-    for remedy in failure.remedies[:1]:
-        return f"{remedy.action} {remedy.because}"
+    if not failure.remedies:
+        return "The log does not show what to change."
 
-    return "The log does not show what to change."
+    return f"{failure.remedies[0].action} {failure.remedies[0].because}"
 
 
 def _lead_section(failure: OomFailure, heading: str, *, is_first: bool) -> Section:
@@ -281,19 +281,18 @@ def _describe_parts(
         yield Section("The line itself", (words,), level=2, is_folded=True)
 
 
+def _write_exact(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
 def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
     asked = failure.asked
     card = failure.card
 
     if asked is not None:
-        about = "" if asked.high_bytes - asked.low_bytes < 256 else "about "
-        shown = f"{asked.low_bytes:,} to {asked.high_bytes:,}"
-
-        if asked.is_exact:
-            shown = f"{asked.requested_bytes:,}"
-
-        size = format_bytes(asked.requested_bytes)
-        yield "request", f"{about}{size} ({shown} bytes, from {asked.basis})"
+        size = Range(asked.low_bytes, asked.high_bytes)
+        shown = _write_exact(size.low, size.high)
+        yield "request", f"{size} ({shown} bytes, from {asked.basis})"
 
         if asked.shape is not None:
             yield "shape", f"{list(asked.shape)} {asked.dtype or ''}".strip()
@@ -322,12 +321,8 @@ def _list_figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
         if size is None:
             continue
 
-        low, high = failure.ranges.get(name, (size, size))
-        exact = f"{low:,} to {high:,}"
-        if low == high:
-            exact = f"{size:,}"
-
-        yield label, size, Cell(exact, "muted")
+        bounds = failure.ranges.get(name, (size, size))
+        yield label, size, Cell(_write_exact(*bounds), "muted")
 
 
 def _list_sizes(failure: OomFailure) -> Table:

@@ -50,7 +50,7 @@ OTHER_CAUSES = {name: row for name, row in _ROWS.items() if row.kind}
 PATTERNS = {name: _compile(row.pattern) for name, row in _ROWS.items()}
 
 # Patterns of the figures of other causes.
-FACTS = {name: _compile(row.facts) for name, row in OTHER_CAUSES.items()}
+FACTS = {name: _compile(row.facts or "$^") for name, row in OTHER_CAUSES.items()}
 
 
 def find(name: str, text: str) -> re.Match[str] | None:

@@ -38,17 +38,17 @@ def read_allocators() -> tuple[AllocatorFigures, ...]:
             memory = tf.config.experimental.get_memory_info(name)
 
         details = tf.config.experimental.get_device_details(card)
-        row = AllocatorFigures(
-            device=name,
-            card_uuid=_read_uuid(int(card.name.rpartition(":")[2])),
-            card_name=str(details.get("device_name", "")),
-            in_use_bytes=int(memory["current"]),
-            peak_in_use_bytes=int(memory["peak"]),
-            limit_bytes=limits.get(name, 0),
-            grows=_does_grow(card),
+        rows.append(
+            AllocatorFigures(
+                device=name,
+                card_uuid=_read_uuid(int(card.name.rpartition(":")[2])),
+                card_name=str(details.get("device_name", "")),
+                in_use_bytes=memory["current"],
+                peak_in_use_bytes=memory["peak"],
+                limit_bytes=limits.get(name, 0),
+                grows=_does_grow(card),
+            )
         )
-
-        rows.append(row)
 
     return tuple(rows)
 

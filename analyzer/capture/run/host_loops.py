@@ -99,22 +99,17 @@ class _Loop:
             invariant = flat_invariants[index] if is_flat else None
             limits.append(_limit_shape(invariant, twin, self.twins[index]))
 
-        def decide(own: Any, others: Any) -> Any:
-            return self._decide(*own, others=dict(zip(names, others, strict=True)))
+        def call(part: Any, own: Any, others: Any) -> Any:
+            return part(*own, others=dict(zip(names, others, strict=True)))
 
-        def run(own: Any, others: Any) -> Any:
-            return self._run(*own, others=dict(zip(names, others, strict=True)))
-
-        result = old(
-            decide,
-            run,
+        own, others = old(
+            functools.partial(call, self._decide),
+            functools.partial(call, self._run),
             (self.loop_vars, encoded),
             (invariants, limits),
             *args,
             **kwargs,
         )
-
-        own, others = result
         tables = get_tables(graph)
         flat_results = [_get_tensor(one) for one in _flatten(own)]
 
@@ -131,11 +126,7 @@ class _Loop:
     def _find_twins(self, graph: Any) -> None:
         """Find the first twins of the variables that are carried."""
         for index in self.carried:
-            first = self.flat[index]
-            if not tf.is_tensor(first):
-                first = tf.convert_to_tensor(first)
-
-            first = graph.capture(first)
+            first = graph.capture(tf.convert_to_tensor(self.flat[index]))
             is_carried = first.dtype in _CARRIED and index not in self.lost
             self.twins[index] = self.values.find(first) if is_carried else None
 
@@ -218,20 +209,16 @@ class _Loop:
             with self.values.making(graph):
                 twins.append(_encode(twin))
 
-        for index in self.counters:
-            self._check_counter(graph, index, flat[index])
+        for index in self.counters:  # one with another value needs a twin
+            result = flat[index]
+            is_computed = tf.is_tensor(result) and not private.is_eager(result)
+            if is_computed and not self.values.is_fixed(graph.capture(result)):
+                raise NeedLoopTwin(self, index)
 
         if others is None:
             return results
 
         return (list(results), twins)
-
-    def _check_counter(self, graph: Any, index: int, result: Any) -> None:
-        """Ask for a twin if a variable taken for a counter has another value."""
-        if not tf.is_tensor(result) or private.is_eager(result):
-            return
-        if not self.values.is_fixed(graph.capture(result)):
-            raise NeedLoopTwin(self, index)
 
 
 def _flatten(structure: Any) -> list[Any]:

@@ -66,6 +66,7 @@ _ASSERTION = "AssertGuard"  # in the name of the branches around an assertion
 _MOST_BYTES = 1 << 30  # of the results of the twins of a step
 _MOST_RESULT_BYTES = 1 << 30  # of an op whose size is assumed, on the host
 _MOST_INDEX_BYTES = 32  # of an element of such a result: four indices of int64
+_PRODUCTS = ("MatMul", "BatchMatMul", "Einsum", "Conv", "DepthwiseConv")
 _MOST_PRODUCTS = 10**10  # multiplications of the twins of a step: about a second
 
 # Size up to which a constant of the card, or a variable's twin, keeps its value; a twin is free.
@@ -311,16 +312,13 @@ class HostValues:
     def _assume_input(self, op: Any, place: int) -> Any:
         """Return an input with which an op selects none, or all; None if there is none."""
         tensor = op.inputs[place]
-        if is_too_large(tensor):
-            return None
-
         selects_all = self._read_assumed(op.graph)
         with op.graph.as_default(), private.stop_recording():
             shape = tf.shape(tensor)
         with self.making(op.graph):
             return select_all_or_none(
                 op.type,
-                tensor.dtype,
+                tensor,
                 place,
                 shape,
                 selects_all,
@@ -506,13 +504,7 @@ class HostValues:
 
         self.bytes += size_bytes
 
-        if op.type in (
-            "MatMul",
-            "BatchMatMul",
-            "BatchMatMulV2",
-            "BatchMatMulV3",
-            "Einsum",
-        ) or (op.type.startswith(("Conv", "DepthwiseConv"))):
+        if op.type.startswith(_PRODUCTS):
             sizes = [self._bound_elements(one) for one in (*op.inputs, *op.outputs)]
 
             # of a product exactly; for a convolution at least
@@ -687,15 +679,9 @@ def _is_derived(graph: Any) -> bool:
     return type(graph) is not private.FuncGraph
 
 
-def is_too_large(tensor: Any) -> bool:
-    """Say whether the host has no room for the results of an op that selects all of a tensor."""
-    elements = tensor.shape.num_elements() or 0
-    return elements * _MOST_INDEX_BYTES > _MOST_RESULT_BYTES
-
-
 def select_all_or_none(
     op_type: str,
-    dtype: Any,
+    tensor: Any,
     place: int,
     shape: Any,
     selects_all: Any,
@@ -703,9 +689,16 @@ def select_all_or_none(
 ) -> Any:
     """Return an input with which an op selects all elements, or as few as it can.
 
+    None if there is none, or if the host has no room for results that select all of ``tensor``.
+
     Args:
         parts: The number of results of a ``DynamicPartition``.
     """
+    dtype = tensor.dtype
+    elements = tensor.shape.num_elements() or 0
+    if elements * _MOST_INDEX_BYTES > _MOST_RESULT_BYTES:
+        return None
+
     if op_type == "Where":
         return tf.cast(tf.fill(shape, selects_all), dtype)
 

@@ -24,8 +24,15 @@ from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 # Ops whose result shares the buffer of their input, which an earlier op made.
 _ALIASES = {
-    *("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims"),
-    *("StopGradient", "PreventGradient", "Snapshot", "EnsureShape"),
+    "Identity",
+    "IdentityN",
+    "Reshape",
+    "Squeeze",
+    "ExpandDims",
+    "StopGradient",
+    "PreventGradient",
+    "Snapshot",
+    "EnsureShape",
 }
 
 
@@ -85,11 +92,7 @@ class Observations:
                     if tensor.op.type not in _ALIASES:
                         break
 
-                    index = 0
-                    if tensor.op.type == "IdentityN":
-                        index = tensor.value_index
-
-                    tensor = tensor.op.inputs[index]
+                    tensor = tensor.op.inputs[tensor.value_index]
             else:
                 addresses.append(find_address(tensor))
 
@@ -149,14 +152,17 @@ def observe_step() -> Iterator[Observations]:
         return old(tape, *args)
 
     with contextlib.ExitStack() as undo:
-        undo.enter_context(wrap_calls(tf.GradientTape, "__enter__", begin_tape))
-        undo.enter_context(wrap_calls(tf.GradientTape, "__exit__", end_tape))
-        undo.enter_context(wrap_calls(tf.GradientTape, "gradient", gradient))
-        undo.enter_context(wrap_calls(tf, "gradients", gradient))
+        for owner, name, call in (
+            (tf.GradientTape, "__enter__", begin_tape),
+            (tf.GradientTape, "__exit__", end_tape),
+            (tf.GradientTape, "gradient", gradient),
+            (tf, "gradients", gradient),
+            (keras.optimizers.Optimizer, "apply", apply),
+            (keras_name_scope, "__enter__", enter),
+            (keras_name_scope, "__exit__", leave),
+        ):
+            undo.enter_context(wrap_calls(owner, name, call))
 
-        undo.enter_context(wrap_calls(keras.optimizers.Optimizer, "apply", apply))
-        undo.enter_context(wrap_calls(keras_name_scope, "__enter__", enter))
-        undo.enter_context(wrap_calls(keras_name_scope, "__exit__", leave))
         yield observed
 
 

@@ -17,6 +17,7 @@ from analyzer.capture.private_names import (
     disable_python_tracing,
 )
 from analyzer.capture.process.child_environment import check_collectives
+from analyzer.capture.process.launch import can_trace_here
 from analyzer.capture.run.host_values import trace_with_true_values
 from analyzer.capture.run.instrumentation import (
     Observations,
@@ -162,16 +163,6 @@ def _describe_unmade(failure: BaseException) -> Capturing:
     )
 
 
-def _build_optimizers(program: Program) -> None:
-    """Make the optimizers' variables before the step, which then is traced once instead of twice.
-
-    Otherwise the first step makes each of them at some time before its use, while it runs. Made early,
-    they count in the whole first step. The other steps are the same, except for one scalar.
-    """
-    for optimizer, weights in find_open_optimizers(program):
-        optimizer.build(weights)
-
-
 def _run(
     state: Capturing,
     partitions: list[Any] | None,
@@ -185,7 +176,10 @@ def _run(
     began_s = time.monotonic()
     is_on_simulated_card = "SIMULATED_CARDS" in os.environ
     if partitions is None or is_on_simulated_card:
-        _build_optimizers(state.program)
+        # The step is then traced once instead of twice. Their variables count in the whole first step;
+        # otherwise it makes each of them at some time before its use.
+        for optimizer, weights in find_open_optimizers(state.program):
+            optimizer.build(weights)
 
     with disable_python_tracing():
         state.function = state.variables.function = trace_with_true_values(state)
@@ -235,15 +229,15 @@ def _run_step(state: Capturing, index: int, partitions: list[Any] | None) -> Non
             is_long = index and state.computed
             stack.enter_context(delay_kernels(*_LONG_DELAY if is_long else (0, 0)))
 
-        _call_step(state, _STEP_NAME, index)
+        _call_step(state, index)
 
 
-def _call_step(state: Capturing, name: str, number: int) -> None:
-    """Run the step once, marked in the trace by name and number.
+def _call_step(state: Capturing, number: int) -> None:
+    """Run the step once, marked in the trace with its number.
 
     Its result lives until the step ends, as in ``step(x)`` and in ``fit``, which keeps only the logs.
     """
-    with tf.profiler.experimental.Trace(name, step_num=number, _r=1):
+    with tf.profiler.experimental.Trace(_STEP_NAME, step_num=number, _r=1):
         result = state.program.call()  # lives until the step ends
         if tf.config.list_logical_devices("GPU"):  # the marker spans the card's work
             tf.test.experimental.sync_devices()
@@ -310,7 +304,7 @@ def _measure_repeat(state: Capturing, delays: tuple[int, int]) -> TwoSizes:
     read_requested_peak(0)
 
     with delay_kernels(*delays):
-        _call_step(state, _STEP_NAME, state.wanted)
+        _call_step(state, state.wanted)
 
     allocated_bytes = tf.config.experimental.get_memory_info(card)["peak"]
 
@@ -327,7 +321,7 @@ def trace_block(logdir: Path) -> Iterator[None]:
     Raises:
         InputError: the allocator writes no events, or another profile is active.
     """
-    if not tf.config.list_logical_devices("GPU") and not _has_statistics():
+    if not can_trace_here():
         raise InputError(
             "TensorFlow started in this process on an allocator that writes no memory events.",
             hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow makes its first tensor: in the "
@@ -352,16 +346,3 @@ def trace_block(logdir: Path) -> Iterator[None]:
         gc.collect()
         with contextlib.suppress(tf.errors.UnavailableError):  # the block stopped it
             tf.profiler.experimental.stop()
-
-
-def _has_statistics() -> bool:
-    """Return whether the CPU's allocator counts the bytes in use."""
-    tensor = tf.ones([2]) + 1.0
-    in_use_bytes = 0
-
-    with contextlib.suppress(ValueError, tf.errors.OpError):
-        in_use_bytes = tf.config.experimental.get_memory_info("CPU:0")["current"]
-
-    del tensor
-
-    return in_use_bytes > 0

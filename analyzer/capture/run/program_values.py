@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,13 +21,12 @@ from analyzer.capture.run.host_values import (
     SIZED,
     HostValues,
     give_true_values,
-    is_too_large,
     link_gradient,
     select_all_or_none,
 )
-from analyzer.capture.run.source_frames import find_own_line
 from analyzer.capture.run.wrapped_calls import Arguments, wrap_calls
 from analyzer.capture.targets.host_setup import SetupValues
+from analyzer.capture.watch.user_lines import find_calling_line
 
 _READS = {
     "__bool__": "a branch",
@@ -139,9 +137,7 @@ class ProgramValues:
 
         with self._running_own_ops():
             with private.stop_recording(), tf.device(HOST):
-                result = run(*args)
-
-            return _copy_to_card(result)
+                return self._functions.setup.copy(run(*args))
 
     @contextlib.contextmanager
     def _running_own_ops(self) -> Iterator[None]:
@@ -189,9 +185,6 @@ class ProgramValues:
         attributes: Arguments,
     ) -> Any:
         """Return an input with which an op selects everything or nothing; None if there is none."""
-        if is_too_large(tensor):
-            return None
-
         parts = 1
         if op_type == "DynamicPartition":
             parts = attributes[attributes.index("num_partitions") + 1]
@@ -201,7 +194,7 @@ class ProgramValues:
 
         return select_all_or_none(
             op_type,
-            tensor.dtype,
+            tensor,
             place,
             shape,
             selects_all,
@@ -223,11 +216,7 @@ class ProgramValues:
 
     def _note(self, name: str, decides: str) -> str:
         """Note an unknown value; return the line of the user's code."""
-        frames = traceback.StackSummary.extract(
-            traceback.walk_stack(None),
-            lookup_lines=False,
-        )
-        line = find_own_line(frames)
+        line = find_calling_line()
         self.unknown[f"{name} at {line}" if line else name] = decides
 
         return line
@@ -252,9 +241,3 @@ def _is_on_host(value: Any) -> bool:
         return all(map(_is_on_host, value))
 
     return isinstance(value, int | np.ndarray | np.integer)
-
-
-def _copy_to_card(result: Any) -> Any:
-    card = tf.config.list_logical_devices("GPU")[0].name
-    with private.stop_recording():
-        return private.copy_to_device(result, card)

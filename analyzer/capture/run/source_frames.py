@@ -23,8 +23,12 @@ _KERAS_REASON = "Error encountered:"
 
 # Starts of lines in TensorFlow's messages that give no reason.
 _STACK = (
-    *('File "', "[[{{node", "Hint: If you want to see a list", "Detected at node "),
-    *("Graph execution error:", "in user code:"),
+    'File "',
+    "[[{{node",
+    "Hint: If you want to see a list",
+    "Detected at node ",
+    "Graph execution error:",
+    "in user code:",
 )
 
 _STARTED_IN = os.sep  # the working folder at the start; the user's code may change it

@@ -23,7 +23,6 @@ from analyzer.capture.run.source_frames import (
 )
 from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.run.xla_dumps import (
-    list_dumps,
     read_dumped_plan,
     remove_dump_flags,
 )
@@ -50,11 +49,21 @@ _MOST_NAMES = 3  # of ops or functions in a note
 
 # Prefixes of the variables that change TensorFlow's allocations; a report shows no others.
 _ENVIRONMENT = (
-    *("TF_CPU_", "TF_CUDNN_", "TF_CUBLAS_", "TF_CUDA_", "TF_DETERMINISTIC_"),
-    *("TF_GPU_", "TF_NUM_"),
-    *("TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "TF_ENABLE_GPU_GARBAGE_COLLECTION"),
-    *("TF_ENABLE_ONEDNN_OPTS", "TF_FORCE_GPU_ALLOW_GROWTH", "TF_USE_CUBLASLT"),
-    *("TF_XLA_FLAGS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES"),
+    "TF_CPU_",
+    "TF_CUDNN_",
+    "TF_CUBLAS_",
+    "TF_CUDA_",
+    "TF_DETERMINISTIC_",
+    "TF_GPU_",
+    "TF_NUM_",
+    "TF_DEVICE_MIN_SYS_MEMORY_IN_MB",
+    "TF_ENABLE_GPU_GARBAGE_COLLECTION",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "TF_USE_CUBLASLT",
+    "TF_XLA_FLAGS",
+    "XLA_FLAGS",
+    "CUDA_VISIBLE_DEVICES",
 )
 
 
@@ -383,8 +392,9 @@ def describe_failure(failure: BaseException) -> Failure:
 
     code = ExitCode.BAD_INPUT
     where = None
+    is_waiting = isinstance(failure, KeyboardInterrupt)  # maybe for memory
 
-    if isinstance(failure, KeyboardInterrupt):
+    if is_waiting:
         name = "Interrupted"
         message = "The run was interrupted"
         code = ExitCode.INTERRUPTED
@@ -398,7 +408,6 @@ def describe_failure(failure: BaseException) -> Failure:
 
     message = clean_message(message)
     has_size = isinstance(failure, tf.errors.ResourceExhaustedError)
-    is_waiting = isinstance(failure, KeyboardInterrupt)  # maybe for memory
     is_out = kind is FailureKind.OUT_OF_MEMORY and not has_size
     if "SIMULATED_CARDS" in os.environ and (is_out or is_waiting):
         message += describe_refusals()
@@ -431,13 +440,13 @@ def read_compiled_functions(
     callers |= graphs.find_compiled_calls(function.graph)
     compiled = []
     for name, ops in callers.items():
-        plan, platform = read_dumped_plan(dump, name)
+        plan, platform, compilations = read_dumped_plan(dump, name)
         if plan:
             note = CompiledFunction(
                 ops=tuple(ops),
                 function=name,
                 platform=platform,
-                compilations=len(list_dumps(dump, name)),
+                compilations=compilations,
             )
 
             compiled.append((note, plan))

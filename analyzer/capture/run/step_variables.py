@@ -21,8 +21,7 @@ from analyzer.capture.private_names import (
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.targets.keras_api import (
     get_classes,
-    get_optimizer_classes,
-    get_optimizer_variables,
+    get_variables,
 )
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.choice import Category
@@ -156,17 +155,17 @@ class StepVariables:
         rows = []
         for variable, owner in zip(self.raw, self._owners, strict=True):
             category, role, path = owner
-            row = VariableNote(
-                path=path,
-                dtype=variable.dtype.name,
-                shape=get_shape(variable),
-                category=category,
-                role=role,
-                argument=arguments.get(id(variable.handle)) if arguments else None,
-                device=variable.device,
+            rows.append(
+                VariableNote(
+                    path=path,
+                    dtype=variable.dtype.name,
+                    shape=get_shape(variable),
+                    category=category,
+                    role=role,
+                    argument=arguments.get(id(variable.handle)) if arguments else None,
+                    device=variable.device,
+                )
             )
-
-            rows.append(row)
 
         return tuple(rows)
 
@@ -184,15 +183,14 @@ class StepVariables:
 
             name = str(getattr(variable, "path", "") or raw.name.removesuffix(":0"))
             first, *copies = get_device_parts(raw) or (raw,)
-            self._known |= {id(raw), id(first)}
-            self.raw.append(raw)
-            self._owners.append((category, role, name))
+            self._known.add(id(first))
 
-            for number, part in enumerate(copies, 1):
-                if id(part) not in self._known:
+            for number, part in enumerate([raw, *copies]):
+                if id(part) not in self._known or part is raw:
+                    ending = f"/replica_{number}" if number else ""
                     self._known.add(id(part))
                     self.raw.append(part)
-                    self._owners.append((category, role, f"{name}/replica_{number}"))
+                    self._owners.append((category, role, f"{name}{ending}"))
 
     def _add_optimizer(self, optimizer: Any) -> None:
         for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
@@ -200,7 +198,7 @@ class StepVariables:
             held = [variable for variable in sums or () if variable is not None]
             self._add(held, Category.GRADIENT, "gradient accumulator")
 
-        self._add(get_optimizer_variables(optimizer), Category.OPTIMIZER_STATE)
+        self._add(get_variables(optimizer), Category.OPTIMIZER_STATE)
 
     def _add_by_owner(self, variables: list[Any]) -> None:
         """Add variables that no model or optimizer of the program holds, with their owners.
@@ -208,7 +206,10 @@ class StepVariables:
         A step of the user need not name its model, so the owners are searched among live Keras objects.
         """
         wanted = {id(get_raw_variable(variable)) for variable in variables}
-        optimizers = get_optimizer_classes()
+        optimizers = (  # Keras 2 has two generations
+            *get_classes("optimizers.Optimizer"),
+            *get_classes("optimizers.legacy.Optimizer"),
+        )
         metrics = get_classes("metrics.Metric")
         layers = get_classes("layers.Layer")
 
@@ -217,8 +218,7 @@ class StepVariables:
             owned: list[Any] = []
 
             with contextlib.suppress(AttributeError):  # its constructor failed
-                read = get_optimizer_variables if is_optimizer else _get_variables
-                owned = read(thing)
+                owned = get_variables(thing)
 
             used = [one for one in owned if id(get_raw_variable(one)) in wanted]
             if is_optimizer and used:
@@ -231,12 +231,10 @@ class StepVariables:
 
         for variable in variables:
             # A plain tf.Variable. The attribution names it by its shape.
-            category = Category.PARAMETER if variable.trainable else Category.CONSTANT
-            self._add([variable], category, "" if variable.trainable else "state")
-
-
-def _get_variables(layer: Any) -> list[Any]:
-    return list(layer.variables)
+            if variable.trainable:
+                self._add([variable], Category.PARAMETER)
+            else:
+                self._add([variable], Category.CONSTANT, "state")
 
 
 def get_raw_variable(variable: Any) -> Any:
@@ -323,11 +321,7 @@ def find_address(tensor: Any) -> int | None:
         return None
 
     pointer = _get_pointer(capsule, b"dltensor")
-
-    if pointer:
-        return ctypes.c_uint64.from_address(pointer).value or None
-
-    return None
+    return ctypes.c_uint64.from_address(pointer).value or None
 
 
 def find_variable_address(variable: Any) -> int | None:

@@ -26,23 +26,22 @@ def remove_dump_flags(flags: str) -> str:
     return _OURS.sub("", flags).strip()
 
 
-def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
-    """Return the last compiled module of a function, and its device (``cpu`` or ``gpu``).
+def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str, int]:
+    """Return the last compiled module of a function, its device, and the number of its compilations.
 
-    The module has its buffer assignment and no literals (HloProto); it is empty if there is none.
+    The device is ``cpu`` or ``gpu``. The module has its buffer assignment and no literals (HloProto);
+    it is empty if there is none.
     """
-    files = list_dumps(dump, function)
+    name = function.strip("_")
+    files = sorted(
+        dump.glob(f"*.a_{name}__*after_optimizations.hlo.pb")
+    )  # oldest first
     if not files:
-        return b"", ""
+        return b"", "", 0
 
     # "sm_7.5_gpu_after_optimizations" (``GpuCompiler``), "cpu_after_optimizations" (``CpuCompiler``)
     platform = "gpu" if "gpu_after_optimizations" in files[-1].name else "cpu"
     module: Any = HloProto.FromString(files[-1].read_bytes())
     module.DiscardUnknownFields()  # above all, the values of constants
 
-    return bytes(module.SerializeToString(deterministic=True)), platform
-
-
-def list_dumps(dump: Path, function: str) -> list[Path]:
-    """Return the dumped modules of a function, oldest first: one for each compilation."""
-    return sorted(dump.glob(f"*.a_{function.strip('_')}__*after_optimizations.hlo.pb"))
+    return bytes(module.SerializeToString(deterministic=True)), platform, len(files)

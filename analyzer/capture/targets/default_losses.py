@@ -6,7 +6,6 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_last_layer, get_layers
-from analyzer.capture.targets.keras_api import get_output_tensors
 from analyzer.capture.targets.synthetic_inputs import make_part
 from analyzer.model.errors import TargetError
 
@@ -52,10 +51,7 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
 def format_losses(losses: Any) -> str:
     """Return the names of the losses, for a sentence."""
     names = [get_loss_name(loss) or "none" for loss in tf.nest.flatten(losses)]
-    if len(set(names)) == 1:
-        return names[0]
-
-    return ", ".join(names)
+    return ", ".join(dict.fromkeys(names))
 
 
 def get_loss_name(loss: Any) -> str:
@@ -105,13 +101,12 @@ def _choose_loss(spec: Any, activation: str, *, has_integer_inputs: bool) -> Any
 
 def _find_last_activations(model: Any, count: int) -> list[str]:
     """Return the name of the activation before each of ``count`` outputs; empty if unknown."""
-    outputs = tf.nest.flatten(get_output_tensors(model))
+    outputs = tf.nest.flatten(getattr(model, "outputs", None))
     layers = [get_last_layer(output) for output in outputs]
 
     if len(layers) != count or None in layers:
-        own = [layer for layer in get_layers(model) if layer is not model]
-        last = own[-1] if own else None
-        layers = [last] * count
+        own = get_layers(model, include_self=False)
+        layers = (own or [None])[-1:] * count
 
     return [_get_activation(layer) for layer in layers]
 

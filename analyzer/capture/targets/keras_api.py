@@ -35,15 +35,6 @@ def get_input_specs(model: Any) -> Any:
     return structure
 
 
-def get_output_tensors(model: Any) -> Any:
-    """Return the symbolic outputs of a functional model; None for others."""
-    structure = private_names.get_output_structure(model)
-    if structure is not None:
-        return structure
-
-    return getattr(model, "outputs", None)
-
-
 def get_classes(path: str) -> tuple[type, ...]:
     """Return the class with a dotted name, such as ``layers.Layer``, in each imported Keras."""
     classes = []
@@ -54,17 +45,9 @@ def get_classes(path: str) -> tuple[type, ...]:
     return tuple(classes)
 
 
-def get_optimizer_classes() -> tuple[type, ...]:
-    """Return the base classes of optimizers; Keras 2 has two generations."""
-    return (
-        *get_classes("optimizers.Optimizer"),
-        *get_classes("optimizers.legacy.Optimizer"),
-    )
-
-
-def get_optimizer_variables(optimizer: Any) -> list[Any]:
-    """Return an optimizer's variables; in Keras 2's legacy optimizers they are a method."""
-    variables = optimizer.variables
+def get_variables(owner: Any) -> list[Any]:
+    """Return the variables of an owner; in Keras 2's legacy optimizers they are a method."""
+    variables = owner.variables
     return list(variables() if callable(variables) else variables)
 
 

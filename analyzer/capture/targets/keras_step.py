@@ -5,7 +5,7 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import keras
 import tensorflow as tf
@@ -40,7 +40,6 @@ _KINDS = {
     ),
 }
 _MOST_PARTS = 3  # inputs, labels and sample weights
-_OPEN_TOKENS = 3  # generated after the prompt
 
 # A step of Keras' own: its call, its ``tf.function`` (None if eager), the function's arguments, and
 # the tensors that Python holds while the step runs.
@@ -51,11 +50,7 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     """Return the training, inference or generation step of ``model``."""
     messages: list[str] = []
     model = rebuild(model, options.remedy)
-    mode: Mode = "train"
-
-    if options.mode in ("infer", "generate"):
-        mode = "infer" if options.mode == "infer" else "generate"
-
+    mode = cast(Mode, options.mode or "train")
     train = mode == "train"
     form = target_spec.TargetForm.MODEL if train else target_spec.TargetForm.INFERENCE
     target_spec.check_honoured(
@@ -110,11 +105,11 @@ def _make_fit_step(model: Any, data: Any) -> _KerasStep:
             private.get_builder(model)(data_batch=data)
 
     model.train_function = None  # made for other settings
-    return _take_batches(
-        model,
-        model.make_train_function() or model.train_function,
-        data,
-    )
+    run = model.make_train_function() or model.train_function
+    iterator = synthetic_inputs.make_iterator(data, model.distribute_strategy)
+    function = private.get_traced_function(run, "multi_step_on_iterator")
+
+    return lambda: run(iterator), function, (iterator,), ()
 
 
 def _make_predict_step(model: Any, data: Any) -> _KerasStep:
@@ -145,17 +140,10 @@ def _make_generate_step(model: Any, data: Any) -> _KerasStep:
 
     model.generate_function = None
     run = model.make_generate_function()
-    inputs = synthetic_inputs.make_prompt(data[0], _OPEN_TOKENS)
+    inputs = synthetic_inputs.make_prompt(data[0])
     function = run if is_tf_function(run) else None
 
     return lambda: run(inputs), function, (inputs,), tuple(tf.nest.flatten(inputs))
-
-
-def _take_batches(model: Any, run: Any, data: Any) -> _KerasStep:
-    iterator = synthetic_inputs.make_iterator(data, model.distribute_strategy)
-    function = private.get_traced_function(run, "multi_step_on_iterator")
-
-    return lambda: run(iterator), function, (iterator,), ()
 
 
 def _resize(model: Any, data: Any, size: int) -> Callable[[], Any]:
@@ -325,26 +313,22 @@ def _look_up(kind: str, name: str) -> Any:
 
 
 def _recompile(model: Any, optimizer: Any, loss: Any) -> str:
-    """Compile a compiled model with another optimizer or loss (or None); return what is replaced."""
+    """Compile a compiled model with another optimizer or loss (or None); return a sentence about it."""
     arguments = {"optimizer": model.optimizer, "loss": model.loss}
     arguments |= private.get_compile_arguments(model)
     new = []
-    old = []
 
     if optimizer is not None:
-        inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         new.append(type(optimizer).__name__)
-        old.append(type(inner).__name__)
         arguments["optimizer"] = optimizer
 
     if loss is not None:
-        new.append(format_losses(loss))
-        old.append(format_losses(model.loss) or "no loss")
+        new.append(f"the loss {format_losses(loss)}")
         arguments |= {"loss": loss, "loss_weights": None}
 
     _compile(model, arguments | {"jit_compile": bool(model.jit_compile)})
 
-    return f"As asked, {' and '.join(new)} replaces {' and '.join(old)} of the compiled model."
+    return f"As asked, the compiled model is compiled again with {' and '.join(new)}."
 
 
 def _compile(model: Any, arguments: dict[str, Any]) -> None:

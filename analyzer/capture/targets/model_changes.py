@@ -22,6 +22,7 @@ from analyzer.capture.private_names import (
 )
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.run.wrapped_calls import wrap_calls
+from analyzer.capture.targets.keras_api import has_own_step
 from analyzer.capture.targets.recomputed_blocks import recompute_blocks
 from analyzer.model.errors import TargetError
 
@@ -83,7 +84,7 @@ def rebuild(model: Any, remedy: str) -> Any:
     if not isinstance(model, keras.Model) or not model.inputs:
         raise TargetError(f"The model {model.name!r} is not made of layers in a graph.")
 
-    if type(model).train_step is not keras.Model.train_step:
+    if has_own_step(model):
         raise TargetError(
             f"A rebuilt {model.name!r} would lose the train_step of its own."
         )
@@ -149,9 +150,4 @@ def _train_low_rank(model: Any, rank: int) -> None:
 
 
 def _split(remedy: str) -> dict[str, str]:
-    parts = {}
-    for one in remedy.split(","):
-        kind, _, value = one.partition("=")
-        parts[kind] = value
-
-    return parts
+    return dict(one.partition("=")[::2] for one in remedy.split(","))

@@ -413,7 +413,6 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
     tensors = {
         name: make_tensor(shapes[name], one.dtype) for name, one in specs.items()
     }
-    batch_size = next((shape[0] for shape in [*shapes.values()][:1] if shape), None)
 
     return step_program.Program(
         call=lambda: function(**tensors),
@@ -421,5 +420,9 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
         function=function,
         models=[_LoadedModel(loaded, function)],
         messages=[f"The signature {name!r} is run."],
-        config=StepConfig(mode="infer", jit=False, batch_size=batch_size),
+        config=StepConfig(
+            mode="infer",
+            jit=False,
+            batch_size=step_program.find_batch_size(tensors),
+        ),
     )

@@ -33,6 +33,7 @@ _RANDOM_FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 _ADDRESS_SPACE_BYTES = 1 << 46
 _MOST_BATCHES = 1 << 62
 _USUAL_SIZE = 128  # of an open axis, in a hint
+_OPEN_TOKENS = 3  # generated after a prompt
 
 # Bytes of the longest copy that a simulated card does not discard (``copy_most`` in ``cards.c``).
 _LONGEST_COPY = 4096
@@ -133,15 +134,13 @@ def make_values(data: Any) -> Any:
     )
 
 
-def make_prompt(
-    data: Mapping[str, BatchPart], open_tokens: int
-) -> dict[str, tf.Tensor]:
+def make_prompt(data: Mapping[str, BatchPart]) -> dict[str, tf.Tensor]:
     """Return inputs of a language model, with masks of a prompt that leaves a few tokens open."""
     values: dict[str, tf.Tensor] = {}
     for name, part in data.items():
         if name.endswith("padding_mask"):
             tokens = part.shape[-1]
-            prompt = max(tokens - open_tokens, 1)
+            prompt = max(tokens - _OPEN_TOKENS, 1)
             mask = tf.sequence_mask([prompt], tokens, part.dtype)
             values[name] = tf.tile(mask, [part.shape[0], 1])
         else:

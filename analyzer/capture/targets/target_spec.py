@@ -60,8 +60,10 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
 
     if scheme == "hub":
         if not name:
-            hint = "Write it as hub:gemma_2b_en."
-            raise TargetError("hub: names no preset.", hint=hint)
+            raise TargetError(
+                "hub: names no preset.",
+                hint="Write it as hub:gemma_2b_en.",
+            )
 
         return TargetSpec(text=text, kind=TargetKind.PRESET, path=name)
 
@@ -70,8 +72,10 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
         return _parse_existing(text, path, scripts=scripts)
 
     if "://" in text:
-        hint = "Download it, and give the file."
-        raise TargetError(f"{text} is an address.", hint=hint)
+        raise TargetError(
+            f"{text} is an address.",
+            hint="Download it, and give the file.",
+        )
 
     base, _, attribute = text.rpartition(":")
     is_file = base.endswith(".py")
@@ -84,12 +88,16 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
         raise TargetError(message, hint=_suggest_form(text))
 
     if is_file and not Path(base).is_file():
-        hint = "Check the path before the colon."
-        raise TargetError(f"There is no file {base}.", hint=hint)
+        raise TargetError(
+            f"There is no file {base}.",
+            hint="Check the path before the colon.",
+        )
 
     if not all(part.isidentifier() for part in attribute.split(".")):
-        hint = "Write it as file.py:name."
-        raise TargetError(f"{text!r} has no name after the colon.", hint=hint)
+        raise TargetError(
+            f"{text!r} has no name after the colon.",
+            hint="Write it as file.py:name.",
+        )
 
     kind = TargetKind.FILE if is_file else TargetKind.MODULE
 
@@ -123,15 +131,16 @@ def _refuse_notebook(path: str) -> TargetError:
 def name_module(text: str) -> TargetSpec:
     """Return the target of a module that runs as a script; TargetError if it is no module's name."""
     if not _MODULE_NAME.fullmatch(text) or text.endswith(".py"):
-        hint = "Write it as -m package.train, or leave out -m for a file."
-        raise TargetError(f"{text} is no module.", hint=hint)
+        raise TargetError(
+            f"{text} is no module.",
+            hint="Write it as -m package.train, or leave out -m for a file.",
+        )
 
-    name = text.rpartition(".")[2]
     return TargetSpec(
         text=f"-m {text}",
         kind=TargetKind.SCRIPT,
         path=text,
-        attribute=name,
+        attribute=text.rpartition(".")[2],
     )
 
 
@@ -140,9 +149,7 @@ def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
         raise _refuse_notebook(text)
 
     if path.is_dir():
-        is_saved = (path / "saved_model.pb").is_file() or (
-            path / "saved_model.pbtxt"
-        ).is_file()
+        is_saved = any(path.glob("saved_model.pb*"))
         kind = TargetKind.SAVED_MODEL if is_saved else TargetKind.TRACE
     elif path.suffix == ".py" and not scripts:
         raise TargetError(
@@ -169,18 +176,14 @@ def parse_assumptions(texts: list[str]) -> dict[str, int]:
     """Return numbers by name from ``NAME=N`` (trip counts, sizes, branches), or raise TargetError."""
     assumed: dict[str, int] = {}
     for text in texts:
-        name, _, number = text.rpartition("=")
-        if (
-            not name.strip()
-            or not number.strip().isdecimal()
-            or len(number.strip()) > 9
-        ):
+        name, _, number = (part.strip() for part in text.rpartition("="))
+        if not name or not number.isdecimal() or len(number) > 9:
             raise TargetError(
                 f"--assume {text!r} is not NAME=N.",
                 hint="Use a name that the estimate prints, and a whole number.",
             )
 
-        assumed[name.strip()] = int(number)
+        assumed[name] = int(number)
 
     return assumed
 
@@ -252,8 +255,14 @@ class TargetForm(Choice):
 
 # Options with one value that say how a step is built and run.
 _PLAIN_OPTIONS = (
-    *("batch_size", "mode", "optimizer", "loss", "dtype_policy"),
-    *("steps", "device", "inter_op_threads"),
+    "batch_size",
+    "mode",
+    "optimizer",
+    "loss",
+    "dtype_policy",
+    "steps",
+    "device",
+    "inter_op_threads",
 )
 
 _BATCH_SIZE = "--batch-size"

@@ -75,18 +75,15 @@ def find_holders(tensors: list[Any], search: HolderSearch) -> list[HeldTensors]:
     holders = search.find_all(tensors)
 
     for tensor in tensors:
-        names = {}
-        for holder in holders.get(id(tensor), ()):
-            names[holder.holder, holder.where] = holder
+        rows = holders.get(id(tensor), ())
+        names = {(holder.holder, holder.where): holder for holder in rows}
+        found |= names
 
-        for name, holder in names.items():
-            found[name] = holder
+        for name in names:
             members.setdefault(name, []).append(tensor)
 
-    rows = [_describe(found[name], held) for name, held in members.items()]
-    rows.sort(key=lambda row: -row.size_bytes)
-
-    return rows
+    described = [_describe(found[name], held) for name, held in members.items()]
+    return sorted(described, key=lambda row: -row.size_bytes)
 
 
 def _describe(holder: HeldTensors, members: list[Any]) -> HeldTensors:
@@ -95,15 +92,12 @@ def _describe(holder: HeldTensors, members: list[Any]) -> HeldTensors:
     shapes.pop(None, None)
     count = len(members)
 
-    words = holder.holder
     is_many = not (holder.grows or holder.bound) and count >= _MANY
-
-    if is_many:
-        words = f"{words}, in {count} new objects"
+    ending = f", in {count} new objects" if is_many else ""
 
     return msgspec.structs.replace(
         holder,
-        holder=words,
+        holder=f"{holder.holder}{ending}",
         grows=holder.grows or is_many,
         count=count,
         size_bytes=sum(map(count_tensor_bytes, members)),
@@ -168,17 +162,17 @@ def _find_resident(
             continue
 
         known.update(row.addresses)
-        constant = LargeConstant(
-            kind="held",
-            where=row.where,
-            dtype=dtypes.get(next(iter(row.addresses), None), ""),
-            shape=next(iter(row.shapes), None),
-            size_bytes=row.size_bytes,
-            name=row.holder,
-            copies=row.count,
+        constants.append(
+            LargeConstant(
+                kind="held",
+                where=row.where,
+                dtype=dtypes.get(next(iter(row.addresses), None), ""),
+                shape=next(iter(row.shapes), None),
+                size_bytes=row.size_bytes,
+                name=row.holder,
+                copies=row.count,
+            )
         )
-
-        constants.append(constant)
 
     return constants
 
@@ -249,10 +243,11 @@ class GrowthCheck:
             return
 
         self._next_step = 2 * step
-        rows = find_holders(_find_new_tensors(self._before), HolderSearch(frame))
-        rows = [
-            row for row in rows if row.count >= _MIN_LATER and (row.grows or row.bound)
-        ]
+        rows = []
+
+        for row in find_holders(_find_new_tensors(self._before), HolderSearch(frame)):
+            if row.count >= _MIN_LATER and (row.grows or row.bound):
+                rows.append(row)
 
         # after the program's end, its functions' names are gone
         if rows or not self.held:

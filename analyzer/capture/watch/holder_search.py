@@ -207,9 +207,9 @@ class HolderSearch:
         for link in self._links:
             yield from self._list_parts(link)
 
-    def find_container(self, thing: Any) -> str:
-        """Return in words the named container that holds an object, with its line; may be empty."""
-        for holder in self.find_all([thing]).get(id(thing), ()):
+    def find_container(self, things: list[Any]) -> str:
+        """Return in words a named container of the first object, with its line; may be empty."""
+        for holder in itertools.chain(*self.find_all(things[:1]).values()):
             if holder.grows:
                 return f"{holder.holder} ({holder.where})"
 
@@ -254,8 +254,8 @@ class HolderSearch:
         file = link.file
         name = link.name
         if not file:  # of a cell
-            bindings = [cell for cell in self._cells if find_binding_line(cell, name)]
-            file = next(iter(bindings), "")
+            bindings = (cell for cell in self._cells if find_binding_line(cell, name))
+            file = next(bindings, "")
 
         line = 0
         others = dict.fromkeys([file, *self._modules.values(), *self._cells])

@@ -54,9 +54,10 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             "warmup": warmup,
             "name": name,
             "force": force,
+            "on_oom": on_oom,
+            "watched": self,
         }
 
-        self._options |= {"on_oom": on_oom, "watched": self}
         self.result: Any = None
         self.steps = 0
         self._block: Any = None

@@ -17,12 +17,12 @@ from analyzer.capture.private_names import (
     peek_queue,
 )
 from analyzer.capture.run.live_objects import find_live_objects
-from analyzer.capture.run.source_frames import shorten_path
 from analyzer.capture.run.wrapped_calls import Arguments
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.host_containers import count_host_bytes
 from analyzer.capture.watch.user_lines import (
     find_calling_frame,
+    format_code,
     format_line,
     get_code,
     is_own,
@@ -108,7 +108,7 @@ class ProgramObjects:
             if code is None or batch is None:
                 continue
 
-            where = f"{shorten_path(code.co_filename)}:{code.co_firstlineno}"
+            where = format_code(code)
             self.stages["queue", where] = DataStage(
                 kind="queue",
                 where=where,
@@ -134,16 +134,16 @@ class ProgramObjects:
         for (where, persistent), tapes in self._tapes.items():
             alive = [tape for tape in tapes if holds_recording(tape)]
             if alive:
-                row = TapesNote(
-                    where=where,
-                    persistent=persistent,
-                    made=self._made[where, persistent],
-                    alive=len(alive),
-                    unused=0 if (where, persistent) in self._asked else len(alive),
-                    holder=search.find_container(alive[0]) if len(alive) > 1 else "",
+                rows.append(
+                    TapesNote(
+                        where=where,
+                        persistent=persistent,
+                        made=self._made[where, persistent],
+                        alive=len(alive),
+                        unused=0 if (where, persistent) in self._asked else len(alive),
+                        holder=search.find_container(alive) if len(alive) > 1 else "",
+                    )
                 )
-
-                rows.append(row)
 
             del alive
 
@@ -183,15 +183,15 @@ class ProgramObjects:
             count = self._made[where] - len(models) + len(alive)
 
             if count >= _MIN_MODELS:
-                row = LiveModels(
-                    where=where,
-                    made=count,
-                    alive=len(alive),
-                    size_bytes=sum(map(_count_model_bytes, alive)),
-                    holder=search.find_container(alive[0]) if alive else "",
+                rows.append(
+                    LiveModels(
+                        where=where,
+                        made=count,
+                        alive=len(alive),
+                        size_bytes=sum(map(_count_model_bytes, alive)),
+                        holder=search.find_container(alive),
+                    )
                 )
-
-                rows.append(row)
 
             del alive
 

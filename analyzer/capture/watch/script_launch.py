@@ -255,11 +255,8 @@ def write_untraced(folder: Path, note: WatchNote) -> None:
 
 def read_untraced(folder: Path) -> WatchNote | None:
     """Read and remove the note of ``write_untraced``; None if there is none or it is damaged."""
-    text = _take_text(folder / _UNTRACED_FILE)
+    text = _take_text(folder / _UNTRACED_FILE) or ""
     with contextlib.suppress(msgspec.MsgspecError):
-        if text is None:
-            return None
-
         return msgspec.json.decode(text, type=WatchNote)
 
     return None

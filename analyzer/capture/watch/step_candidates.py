@@ -56,28 +56,16 @@ class StepCandidates:
         extra = 0 if self._ranks[key] is StepRank.TRAINS else _EXTRA_CALLS
         return self._counts[key] >= max(self._warmup + extra, 1)
 
-    def choose(
-        self,
-        key: Hashable,
-        record: FunctionRecord | None,
-        every: int = 1,
-    ) -> None:
-        """Choose the key of the steps; ``every``: micro-batches for each update."""
+    def choose(self, key: Hashable, record: FunctionRecord | None) -> None:
+        """Choose the key of the steps, calls of the function of ``record`` if there is one."""
         self.chosen = key
+        self.words = "eager code"
         self.where = find_calling_line()
 
         if record is not None:
-            owner, line = (
-                ("Keras' ", self.where) if record.is_keras else ("", record.where)
-            )
+            owner = "Keras' " if record.is_keras else ""
             self.words = f"a call of {owner}{record.name}"
-            self.where = line
-        elif every > 1:
-            self.words = f"a micro-batch, op by op, with an update after every {every}"
-        elif key == GRADIENTS:
-            self.words = "an eager gradient, op by op"
-        else:
-            self.words = "an eager update, op by op"
+            self.where = self.where if record.is_keras else record.where
 
     @property
     def trains(self) -> bool:

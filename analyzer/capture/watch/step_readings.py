@@ -67,7 +67,11 @@ class StepReadings:
         in_use_bytes = self._read_statistic("current")[0]
         host_bytes = _read_resident_bytes()
         self.rows.append(
-            Reading(step=step, in_use_bytes=in_use_bytes, host_bytes=host_bytes)
+            Reading(
+                step=step,
+                in_use_bytes=in_use_bytes,
+                host_bytes=host_bytes or None,
+            )
         )
 
         if len(self.rows) >= _MAX_READINGS:
@@ -77,7 +81,7 @@ class StepReadings:
         if self.live_file is not None:
             peak_bytes = self._read_statistic("peak")[0]
             self.live_file.write_text(
-                f"{step} {in_use_bytes} {peak_bytes} {host_bytes or 0}"
+                f"{step} {in_use_bytes} {peak_bytes} {host_bytes}"
             )
 
         return True
@@ -124,13 +128,13 @@ class ProcessPeak:
         if not self._is_paused:
             self._before_bytes = self.read()
             _return_free_memory()
-            self._resident_bytes = _read_resident_bytes() or 0
+            self._resident_bytes = _read_resident_bytes()
             self._is_paused = True
 
     def subtract_trace(self) -> None:
         """Take off what the profiler has freed since the pause: the events of the trace."""
         _return_free_memory()
-        freed_bytes = self._resident_bytes - (_read_resident_bytes() or 0)
+        freed_bytes = self._resident_bytes - _read_resident_bytes()
         bare_bytes = self._before_bytes - max(freed_bytes, 0)
         self._before_bytes = max(self._early_bytes, bare_bytes)
 
@@ -138,7 +142,7 @@ class ProcessPeak:
         """Count again; without a way to restart the system's figure, the count stays."""
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")  # proc(5)
-            left_bytes = (_read_resident_bytes() or 0) - self._resident_bytes
+            left_bytes = _read_resident_bytes() - self._resident_bytes
             self._added_bytes = max(left_bytes, 0)
             self._is_paused = False
 
@@ -168,13 +172,13 @@ def _read_largest_bytes() -> int:
     return 0
 
 
-def _read_resident_bytes() -> int | None:
-    """Return the process' resident memory; None if the system does not state it."""
+def _read_resident_bytes() -> int:
+    """Return the process' resident memory; 0 if the system does not state it."""
     with contextlib.suppress(OSError):
         pages = Path("/proc/self/statm").read_text().split()[1]
         return int(pages) * _PAGE_BYTES
 
-    return None
+    return 0
 
 
 _NEW_S = 2.0  # between a full pool and the error that it causes

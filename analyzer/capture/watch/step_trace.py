@@ -12,7 +12,6 @@ from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.private_names import (
     count_eager_tensors,
     is_jit_compiled,
-    list_concrete_functions,
     profiler_v2,
 )
 from analyzer.capture.process.capture_worker import write_run
@@ -33,7 +32,7 @@ from analyzer.capture.watch.held_tensors import (
 )
 from analyzer.capture.watch.host_containers import count_host_containers
 from analyzer.capture.watch.step_readings import ProcessPeak
-from analyzer.capture.watch.traced_functions import FunctionRecord
+from analyzer.capture.watch.traced_functions import FunctionRecord, get_latest_trace
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
     Failure,
@@ -220,18 +219,13 @@ class StepTrace:
         self._record = record
         self._wanted = wanted
         function = None
-
         jit: bool | None = False
         alive = record.list_alive() if record is not None else []
 
         if alive:
-            concrete = list_concrete_functions(alive[-1])
-            if concrete:
-                function = concrete[-1]
-                jit = None
-
-            if is_jit_compiled(alive[-1]):
-                jit = True
+            function = get_latest_trace(alive[-1])
+            jit = None if function is not None else jit
+            jit = is_jit_compiled(alive[-1]) or jit
 
         config = StepConfig(jit=jit)
         program = Program(call=lambda: None, args=(), config=config)
@@ -349,10 +343,9 @@ class StepTrace:
         )
 
         if self._dump is not None and function is not None:
-            compiled, self.captured.inside = read_compiled_functions(
+            self.captured.compiled, self.captured.inside = read_compiled_functions(
                 function, self._dump
             )
-            self.captured.compiled = compiled
 
     def write(self, note: WatchNote) -> None:
         """Write the note and the graph into the run folder."""

@@ -11,10 +11,13 @@ import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import collect_graphs, find_op_line
 from analyzer.capture.private_names import list_concrete_functions
-from analyzer.capture.run.source_frames import shorten_path
 from analyzer.capture.run.wrapped_calls import Arguments
 from analyzer.capture.watch.holder_search import HolderSearch
-from analyzer.capture.watch.user_lines import find_calling_line, get_code
+from analyzer.capture.watch.user_lines import (
+    find_calling_line,
+    format_code,
+    get_code,
+)
 from analyzer.model.contract.run_note import (
     LargeConstant,
     Retrace,
@@ -55,10 +58,7 @@ class FunctionRecord:
     @property
     def where(self) -> str:
         """``file:line`` of its definition."""
-        if self.code is None:
-            return ""
-
-        return f"{shorten_path(self.code.co_filename)}:{self.code.co_firstlineno}"
+        return "" if self.code is None else format_code(self.code)
 
     @property
     def is_keras(self) -> bool:
@@ -100,14 +100,11 @@ class FunctionRecord:
 
         if len(changes) > _MAX_CHANGES:
             changes[_MAX_CHANGES:] = ["…"]
-        elif not changes and self.made > 1:
-            changes = ["a new tf.function object"]
-        elif not changes:
-            changes = [
-                "another object of the same type, or a value that the function closes over"
-            ]
 
-        changed = "; ".join(changes)
+        changed = (
+            "; ".join(changes)
+            or "a new function or argument object, or a value of the closure"
+        )
         self.retraces.append(
             Retrace(step=step, call=self.calls, changed=changed, cause=cause)
         )
@@ -115,8 +112,8 @@ class FunctionRecord:
     def describe(self, search: HolderSearch) -> TracedFunction:
         """Return the record as plain data."""
         alive = self.list_alive()
-        concrete = list_concrete_functions(alive[-1]) if alive else []
-        graphs = collect_graphs(concrete[-1].graph) if concrete else []
+        concrete = get_latest_trace(alive[-1]) if alive else None
+        graphs = [] if concrete is None else collect_graphs(concrete.graph)
         constants = _list_constants(graphs, _MIN_CONSTANT_BYTES)
         constant_bytes = sum(one.size_bytes for one in constants)
         graph_bytes = 0
@@ -138,7 +135,7 @@ class FunctionRecord:
             nodes=sum(len(one.get_operations()) for one in graphs),
             graph_bytes=graph_bytes,
             constant_bytes=constant_bytes,
-            holder=search.find_container(alive[0]) if len(alive) > 2 else "",
+            holder=search.find_container(alive) if len(alive) > 2 else "",
             retraces=tuple(self.retraces),
             is_keras=self.is_keras,
         )
@@ -184,12 +181,8 @@ class FunctionLedger:
         for one in concrete:
             for constant in _list_constants(collect_graphs(one.graph), _LARGE_BYTES):
                 key = constant.where, constant.name
-                copies = 1
-
-                if key in found:
-                    copies += found[key].copies
-
-                found[key] = replace(constant, copies=copies)
+                copies = found[key].copies if key in found else 0
+                found[key] = replace(constant, copies=copies + 1)
 
         return list(found.values())
 
@@ -214,18 +207,21 @@ def _list_constants(graphs: list[Any], least_bytes: int) -> Iterator[LargeConsta
                 )
 
 
+def get_latest_trace(function: Any) -> Any:
+    """Return the latest concrete function of a ``tf.function``; None if it is not traced."""
+    return next(reversed(list_concrete_functions(function)), None)
+
+
 def takes_gradients(function: Any) -> bool:
     """Return whether a traced ``tf.function`` takes gradients, from the names of its ops."""
-    concrete = list_concrete_functions(function)
-    if not concrete:
-        return False
+    concrete = get_latest_trace(function)
+    graphs = [] if concrete is None else collect_graphs(concrete.graph)
 
-    for graph in collect_graphs(concrete[-1].graph):
-        for op in graph.get_operations():
-            if "gradient_tape" in op.name or op.type.startswith("ResourceApply"):
-                return True
-
-    return False
+    return any(
+        "gradient_tape" in op.name or op.type.startswith("ResourceApply")
+        for graph in graphs
+        for op in graph.get_operations()
+    )
 
 
 def _describe_arguments(
@@ -234,13 +230,10 @@ def _describe_arguments(
     kwargs: dict[str, Any],
 ) -> dict[str, _Argument]:
     """Return each leaf of a call's arguments, by name."""
+    names = () if code is None else code.co_varnames[: code.co_argcount]
     named = dict(kwargs)
     for index, value in enumerate(args):
-        name = f"argument {index}"
-        if code is not None and index < code.co_argcount:
-            name = code.co_varnames[index]
-
-        named[name] = value
+        named[names[index] if index < len(names) else f"argument {index}"] = value
 
     described: dict[str, _Argument] = {}
     for name, value in named.items():

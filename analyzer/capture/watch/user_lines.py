@@ -40,12 +40,16 @@ def find_calling_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
+def format_code(code: CodeType) -> str:
+    """Return ``file:line`` of a definition."""
+    return f"{shorten_path(code.co_filename)}:{code.co_firstlineno}"
+
+
 def format_line(frame: FrameType) -> str:
     """Return ``file:line`` of a frame."""
     return f"{shorten_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-@lru_cache(maxsize=4096)
 def is_own(filename: str) -> bool:
     """Return whether a file of code is the user's."""
     return not is_library(filename)
@@ -128,19 +132,16 @@ def removes_entries(filename: str, name: str) -> bool:
 
 def find_binding_line(filename: str, name: str) -> int:
     """Return a line that binds or defines ``name`` or such an attribute, in a loop if any; or 0."""
-    lines: set[int] = set()
     tree = _parse_file(filename)
+    lines = set(_find_bindings(tree, name))
+    in_loops: set[int] = set()
 
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-            lines.add(node.lineno)
-
-    in_loops: set[int] = set()
-    for root in ast.walk(tree):
-        if isinstance(root, ast.For | ast.While):
-            in_loops.update(_find_bindings(root, name))
-
-    lines.update(_find_bindings(tree, name))
+        match node:
+            case ast.FunctionDef() | ast.ClassDef():
+                lines |= {node.lineno} if node.name == name else set()
+            case ast.For() | ast.While():
+                in_loops.update(_find_bindings(node, name))
 
     return min(in_loops or lines, default=0)
 

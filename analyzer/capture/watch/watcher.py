@@ -193,13 +193,13 @@ class Watcher:
         traces = function.experimental_get_tracing_count()
         gradients = len(observed.gradients)
 
-        if traces or self.trace.captured is not None or self._is_over.is_set():
+        partitions = None
+
+        if not (traces or self.trace.captured or self._is_over.is_set()):
+            partitions = self.functions.get_record(function).partitions
+
+        with collect_executed_graphs(partitions):
             result = call(function, *args, **kwargs)
-        else:
-            with collect_executed_graphs(
-                self.functions.get_record(function).partitions
-            ):
-                result = call(function, *args, **kwargs)
 
         self._note_call(function, args, kwargs, traces, gradients)
 
@@ -305,14 +305,10 @@ class Watcher:
         rank: StepRank,
         record: FunctionRecord | None = None,
     ) -> None:
-        """Count a call that may be a step."""
-        self._guard(lambda: self._count_step(key, rank, record))
-
-    def _guard(self, call: Callable[[], None]) -> None:
-        """Make a call of ours, whose error ends the watching and not the program."""
+        """Count a call that may be a step; an error of ours ends the watching, not the program."""
         try:
             with self._turn:
-                call()
+                self._count_step(key, rank, record)
         except Exception:
             self.forget()
             write_fault(self._folder)
@@ -363,7 +359,7 @@ class Watcher:
         if key == GRADIENTS:
             every = self.gradients.micro_batches
 
-        self._candidates.choose(key, record, every)
+        self._candidates.choose(key, record)
         self._chosen = record
         del self.readings.rows[:-1]  # other calls are the steps from now on
         self.trace.open(record, least=every)
