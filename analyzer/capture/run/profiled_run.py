@@ -17,7 +17,6 @@ from analyzer.capture.private_names import (
     disable_python_tracing,
 )
 from analyzer.capture.process.child_environment import check_collectives
-from analyzer.capture.process.launch import can_trace_here
 from analyzer.capture.run.host_values import trace_with_true_values
 from analyzer.capture.run.instrumentation import (
     Observations,
@@ -321,7 +320,7 @@ def trace_block(logdir: Path) -> Iterator[None]:
     Raises:
         InputError: the allocator writes no events, or another profile is active.
     """
-    if not can_trace_here():
+    if not tf.config.list_logical_devices("GPU") and not _has_statistics():
         raise InputError(
             "TensorFlow started in this process on an allocator that writes no memory events.",
             hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow makes its first tensor: in the "
@@ -346,3 +345,16 @@ def trace_block(logdir: Path) -> Iterator[None]:
         gc.collect()
         with contextlib.suppress(tf.errors.UnavailableError):  # the block stopped it
             tf.profiler.experimental.stop()
+
+
+def _has_statistics() -> bool:
+    """Return whether the CPU's allocator counts the bytes in use."""
+    tensor = tf.ones([2]) + 1.0
+    in_use_bytes = 0
+
+    with contextlib.suppress(ValueError, tf.errors.OpError):
+        in_use_bytes = tf.config.experimental.get_memory_info("CPU:0")["current"]
+
+    del tensor
+
+    return in_use_bytes > 0
