@@ -14,6 +14,7 @@ from msgspec import structs
 from analyzer.cards import Gpu
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.explain.buffer_words import NO_USE
+from analyzer.explain.saving_limit import limit_of
 from analyzer.model.contract.report_file import (
     CardUse,
     OtherSettings,
@@ -97,19 +98,9 @@ class Analysis:
     @property
     def limit_bytes(self) -> int:
         """The memory that savings are compared with: the limit, else the process or the need."""
-        verdict = self.verdict
-        device = self.recording.device
-        watch = self.recording.watch
-        limit = None if verdict is None else verdict.limit_bytes
-        if limit is None and device.kind == "gpu":
-            limit = device.memory_limit_bytes
-        elif limit is None and watch is not None:
-            limit = watch.process_peak_bytes or None
-
-        if limit is None and verdict is not None:
-            limit = verdict.need_bytes
-
-        return limit or max(self.peak_ever.allocated_bytes, 1)
+        recording = self.recording
+        peak = self.peak_ever
+        return limit_of(self.verdict, recording.device, recording.watch, peak)
 
     def rate(self, saves_bytes: int) -> Severity:
         """Return the severity of a saving by its share of the limit."""

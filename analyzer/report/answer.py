@@ -73,14 +73,9 @@ def add_answer(report: ReportFile) -> ReportFile:
 def answer_tone(report: ReportFile) -> Tone:
     """Return the tone of the verdict."""
     verdict = report.verdict
-    tone: Tone = "strong"
+    usual: Tone = "bad" if _find_growth(report) else "strong"
 
-    if verdict is not None:
-        tone = _TONES.get(verdict.outcome, tone)
-    if tone == "strong" and _find_growth(report):
-        tone = "bad"
-
-    return tone
+    return usual if verdict is None else _TONES.get(verdict.outcome, usual)
 
 
 def has_limit(report: ReportFile) -> bool:
@@ -117,8 +112,7 @@ def _describe_growth(report: ReportFile) -> tuple[str, bool]:
     if program is None or program.whole_run:
         return "", False
 
-    growth = _find_growth(report)
-    if growth:
+    if growth := _find_growth(report):
         return f"Leak: {growth[0].lower()}{growth[1:]}.", True
     if any(one.id == "models-kept" for one in report.findings):
         return "", False
@@ -318,9 +312,7 @@ def step_words(report: ReportFile) -> str:
     if step.jit is not None:
         compiled = "XLA" if step.jit else "op by op"
 
-    policy = ""
-    if step.dtype_policy != "float32":
-        policy = step.dtype_policy
+    policy = step.dtype_policy if step.dtype_policy != "float32" else ""
 
     return ", ".join(filter(None, (mode, batch, step.optimizer, compiled, policy)))
 
@@ -392,19 +384,11 @@ def _place_words(report: ReportFile) -> str:
     if about:
         place += f" ({about})"
 
-    pool = ""
-
-    if peak.pool_bytes is not None:
-        pool = f", {format_bytes(peak.pool_bytes)} in the pool"
-
-    sizes = (
-        f"{format_bytes(peak.requested_bytes)} requested by tensors, "
-        f"{format_bytes(peak.allocated_bytes)} allocated in chunks{pool}"
+    figures = (
+        f"{format_bytes(size)} {label}" for label, size, _, _ in list_figures(report)
     )
-    if report.device.kind == "tpu":
-        sizes = f"{format_bytes(peak.allocated_bytes)} of heap and stack"
 
-    return f"{subject} is {sizes}{', reached' + place if place else ''}."
+    return f"{subject} is {', '.join(figures)}{', reached' + place if place else ''}."
 
 
 def _card_lines(cards: Sequence[CardUse]) -> Iterator[str]:
@@ -423,9 +407,8 @@ def _card_lines(cards: Sequence[CardUse]) -> Iterator[str]:
 
 
 def _card_figures(use: CardUse) -> str:
-    limit = ""
-    if use.memory_limit_bytes:
-        limit = f", limit {format_bytes(use.memory_limit_bytes)}"
+    size_bytes = use.memory_limit_bytes
+    limit = f", limit {format_bytes(size_bytes)}" if size_bytes else ""
 
     return (
         f"peak {format_bytes(use.requested_bytes)} requested, "
@@ -435,10 +418,7 @@ def _card_figures(use: CardUse) -> str:
 
 def _program_details(program: ProgramFigures) -> Iterator[str]:
     """Yield the definition of a step."""
-    end = ""
-    if program.ended:
-        end = f"; the program ended with {program.ended}"
-
+    end = f"; the program ended with {program.ended}" if program.ended else ""
     if program.whole_run:
         yield (
             "No call repeats often enough to be a step, so the whole run counts as "
@@ -518,13 +498,9 @@ def error_line(message: str) -> str:
     places = ('File "', "Detected at node", "Graph execution error", "[[{{", "Hint:")
     messages = [line for line in lines if line and not line.startswith(places)]
     out_of_memory = [line for line in messages if "OOM when" in line]
-    chosen = out_of_memory or messages[-1:] or lines[:1] or [""]
-    line = chosen[0]
+    line, *_ = out_of_memory or messages[-1:] or lines[:1] or [""]
 
-    if len(line) <= _LONGEST_ERROR:
-        return line
-
-    return f"{line[:_LONGEST_ERROR]}…"
+    return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
 
 
 def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
