@@ -190,14 +190,11 @@ def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
     if program is None:
         return []
 
-    device = []
-    host = []
-
-    for one in program.readings:
-        device.append((one.step, one.in_use_bytes))
-        if one.host_bytes is not None:
-            host.append((one.step, one.host_bytes))
-
+    readings = program.readings
+    device = [(one.step, one.in_use_bytes) for one in readings]
+    host = [
+        (one.step, one.host_bytes) for one in readings if one.host_bytes is not None
+    ]
     charts = []
 
     for title, points in (
@@ -208,8 +205,7 @@ def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
             continue
 
         steps, sizes = zip(*points, strict=True)
-        first = steps[0]
-        end = steps[-1]
+        first, end = steps[0], steps[-1]
         most = max(*sizes, 1)
 
         low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))

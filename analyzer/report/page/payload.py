@@ -227,14 +227,12 @@ def _readers(
         "graph_consumer": np.array(readers, dtype=np.int64),
     }
 
-    ops = []
+    if graph is None:
+        return [], columns
 
-    if graph is not None:
-        for name in places:
-            op = graph.ops[name]
-            ops.append([name, op.type, graph.layers[name], op.source])
+    ops = [(name, graph.ops[name]) for name in places]
 
-    return ops, columns
+    return [[name, op.type, graph.layers[name], op.source] for name, op in ops], columns
 
 
 def _buffer_columns(

@@ -6,7 +6,6 @@ which lose their middle; if they would lose too much, the least important column
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
@@ -31,8 +30,6 @@ _BAR_CELLS = 20  # of the longest bar
 _LONGEST = 2_000  # characters of a paragraph
 _MOST_LINES = 28  # of an answer without ``-v``
 _MOST_ITEMS = 3  # findings and changes without ``-v``
-_OPTION = re.compile(" (?=-)")
-_CONTINUED = " \\"
 
 # Stands for a space at which no line may end. Private use; ``printable`` removes it from texts.
 _JOINED = "\ue000"
@@ -48,13 +45,14 @@ def print_terminal(
 ) -> None:
     """Print a document; without ``is_verbose`` at most 28 lines, and no folded sections or details.
 
-    If the next command is too long for a line, its lines end as a shell continues them.
+    The next command is one line at any width, to be copied.
     """
     shown = to_terminal(document, console.width, is_verbose=is_verbose)
     lines = console.render_lines(shown, pad=False)
 
-    following = _continue_lines(document.next_command, console.width)
-    room = _MOST_LINES - len(following)
+    following = f"Next: {printable(document.next_command, _LONGEST)}"
+    rows = -(-cell_len(following) // console.width) if document.next_command else 0
+    room = _MOST_LINES - rows
     left = 0
 
     if not is_verbose and len(lines) > room:
@@ -66,29 +64,10 @@ def print_terminal(
 
     if left:
         console.print(_line(f"{left} more lines with -v", "dim"))
-    if following and is_verbose:
+    if rows and is_verbose:
         console.print()
-
-    for words in following:
-        console.print(words, soft_wrap=True)
-
-
-def _continue_lines(command: str, width: int) -> list[Text]:
-    """Return the next command in lines, split before options as a shell continues them."""
-    shown = f"Next: {printable(command, _LONGEST)}"
-    is_quoted = "'" in shown
-    first, *options = [shown] if is_quoted else _OPTION.split(shown)
-    lines = [first]
-
-    for option in options:
-        line = f"{lines[-1]} {option}"
-        if cell_len(line) <= width - len(_CONTINUED):
-            lines[-1] = line
-        else:
-            lines[-1] += _CONTINUED
-            lines.append(f"      {option}")
-
-    return [Text(line, "bold") for line in lines] if command else []
+    if rows:
+        console.print(Text(following, "bold"), soft_wrap=True)
 
 
 def to_terminal(
@@ -198,7 +177,8 @@ def _item(
     label = Text(start, style=STYLES[item.tone])
 
     title = (printable(item.title, _LONGEST), "bold")
-    gain = f"  {printable(item.gain, _LONGEST)}" if item.gain != item.label else ""
+    is_said = item.gain in ("", item.label)
+    gain = "" if is_said else f"  {printable(item.gain, _LONGEST)}"
 
     yield Prose(Text.assemble(title, (gain, "green")), label)
 
