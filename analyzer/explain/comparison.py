@@ -83,16 +83,13 @@ def compare(
     peak = _compare_peaks(*both)
     categories = _compare_categories(*both)
 
-    facts: dict[str, tuple[str, str]] = {}  # type and layer
-
-    for made in pd.concat([alive_a, alive_b]).itertuples():
-        facts.setdefault(made.made, (str(made.op_type), str(made.layer)))
-
+    both_alive = pd.concat([alive_a, alive_b]).astype({"made": str})
+    facts = both_alive.drop_duplicates("made").set_index("made")
     ops = []
 
     for row in _matched_rows(alive_a, alive_b, "made"):
-        kind, layer = facts[row["name"]]
-        ops.append(OpOfBoth(**row, type=kind, layer=layer))
+        about = facts.loc[row["name"]]
+        ops.append(OpOfBoth(**row, type=about["op_type"], layer=about["layer"]))
 
     layers = tuple(
         LayerOfBoth(**row) for row in _matched_rows(alive_a, alive_b, "layer")
@@ -121,18 +118,13 @@ def compare(
 
 
 def _compare_categories(a: ReportFile, b: ReportFile) -> tuple[CategoryOfBoth, ...]:
-    sizes_a = a.categories_at_peak.by_category()
     sizes_b = b.categories_at_peak.by_category()
-    rows = []
 
-    for category in Category:
-        size_a = sizes_a[category]
-        size_b = sizes_b[category]
-        if size_a or size_b:
-            sizes = _difference(size_a, size_b)
-            rows.append(CategoryOfBoth(category=category, **sizes))
-
-    return tuple(rows)
+    return tuple(
+        CategoryOfBoth(category=Category(name), **_difference(size, sizes_b[name]))
+        for name, size in a.categories_at_peak.by_category().items()
+        if size or sizes_b[name]
+    )
 
 
 def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:

@@ -375,7 +375,7 @@ def _place_words(report: ReportFile) -> str:
         numbers = {one.index: one.number for one in report.steps}
         number = numbers.get(peak.step)
         name = peak.step if number is None else number
-        subject += f" of {'traced ' if program else ''}step {name}"
+        subject += f" of step {name}"
     elif program is None and report.steps and report.peak_ever is not None:
         subject += f", {report.peak_ever.phase},"
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import asdict
 
-from analyzer.explain.analysis import Analysis, card_uses, stated_range
+from analyzer.explain.analysis import Analysis, card_uses
 from analyzer.explain.buffer_words import buffer_row, why_alive
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_tensors import peak_op
@@ -50,7 +50,7 @@ def build_document(analysis: Analysis) -> ReportFile:
         fits=None if verdict is None else FITS.get(verdict.outcome),
         what_if=analysis.what_if,
         findings=analysis.findings,
-        uncertainty=stated_range(analysis),
+        uncertainty=recording.uncertainty,
         integrity=trust_figures(analysis),
         simulated_card=_describe_simulated_card(recording.simulated_run),
         cards=card_uses(analysis),
