@@ -149,7 +149,7 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
 
     for held in watch.held:
         own = left.loc[left["address"].isin(held.addresses), _OF_TENSOR]
-        is_held = tensors.isin(own.itertuples(index=False, name=None))
+        is_held = tensors.isin(list(own.itertuples(index=False, name=None)))
         is_bounded = held.bound or held.removes
         if is_held.any() and not is_bounded and held not in growing:
             names.append(held)
