@@ -74,13 +74,10 @@ def repeat_command(report: ReportFile, command: str, *options: str) -> str:
         limit = ["--limit", format_option_bytes(verdict.limit_bytes)]
 
     simulated = report.simulated_card
-    card = ""
-
+    gpu = look_up_gpu(verdict.card) if verdict and verdict.card else None
+    card = "" if gpu is None else gpu.id
     if simulated is not None and simulated.cards:
         card = simulated.cards[0]
-    elif verdict is not None and verdict.card:
-        gpu = look_up_gpu(verdict.card)
-        card = "" if gpu is None else gpu.id
 
     is_open = step.own or command == "fit"  # which varies the batch
     batch_size = None if is_open else step.batch_size

@@ -7,7 +7,6 @@ are for ``-v`` and the page.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 
 from msgspec.structs import replace
 
@@ -308,10 +307,7 @@ def step_words(report: ReportFile) -> str:
     mode = "" if step.is_jax else step.mode
     batch = f"batch {step.batch_size}" if step.batch_size else ""
 
-    compiled = ""
-    if step.jit is not None:
-        compiled = "XLA" if step.jit else "op by op"
-
+    compiled = {True: "XLA", False: "op by op", None: ""}[step.jit]
     policy = step.dtype_policy if step.dtype_policy != "float32" else ""
 
     return ", ".join(filter(None, (mode, batch, step.optimizer, compiled, policy)))
@@ -392,28 +388,17 @@ def _place_words(report: ReportFile) -> str:
 
 
 def _card_lines(cards: Sequence[CardUse]) -> Iterator[str]:
-    """Yield the peaks of several cards; neighbours with the same figures share a line."""
-    for figures, group in groupby(cards, key=_card_figures):
-        uses = list(group)
-        name = f" ({uses[0].card})" if uses[0].card else ""
+    """Yield the peak of each of several cards."""
+    for use in cards:
+        name = f" ({use.card})" if use.card else ""
+        size_bytes = use.memory_limit_bytes
+        limit = f", limit {format_bytes(size_bytes)}" if size_bytes else ""
+        end = "; this report shows it" if use.is_shown else ""
 
-        word = "Card" if len(uses) == 1 else "Cards"
-        numbers = ", ".join(str(use.number) for use in uses)
-
-        shown = [use.allocator for use in uses if use.is_shown]
-        end = f"; this report shows {shown[0]}" if shown else ""
-
-        yield f"{word} {numbers}{name}: {figures}{end}."
-
-
-def _card_figures(use: CardUse) -> str:
-    size_bytes = use.memory_limit_bytes
-    limit = f", limit {format_bytes(size_bytes)}" if size_bytes else ""
-
-    return (
-        f"peak {format_bytes(use.requested_bytes)} requested, "
-        f"{format_bytes(use.allocated_bytes)} allocated{limit}"
-    )
+        yield (
+            f"Card {use.number}{name}: peak {format_bytes(use.requested_bytes)} requested, "
+            f"{format_bytes(use.allocated_bytes)} allocated{limit}{end}."
+        )
 
 
 def _program_details(program: ProgramFigures) -> Iterator[str]:

@@ -127,12 +127,7 @@ def _cells(row: report_file.BytesOfBoth) -> tuple[CellValue, ...]:
 
 
 def _share(ratio: float) -> str:
-    if abs(ratio) < 0.0005:
-        return ""
-    if ratio < 10:
-        return f"{ratio:+.1%}"
-
-    return f"{1 + ratio:.0f} x"
+    return "" if abs(ratio) < 0.0005 else f"{ratio:+.1%}"
 
 
 Side = tuple[report_file.ReportFile, Recording]

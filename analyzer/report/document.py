@@ -8,6 +8,7 @@ from analyzer.explain.analysis import Analysis, card_uses
 from analyzer.explain.buffer_words import buffer_row, why_alive
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_tensors import peak_op
+from analyzer.explain.running.data_held import program_figures
 from analyzer.explain.trace_integrity import find_counter_peak, trust_figures
 from analyzer.explain.verdict import FITS
 from analyzer.model.choice import Category
@@ -16,7 +17,7 @@ from analyzer.model.contract.capture_request import ASSUMPTIONS
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.contract.run_note import SimulatedCardNote
-from analyzer.model.recording.records import REPORTED, TRIAL_ROLE, Recording, Step
+from analyzer.model.recording.records import REPORTED, TRIAL_ROLE, Step
 from analyzer.model.recording.timeline import find_peak
 from analyzer.report.answer import add_answer
 
@@ -24,6 +25,7 @@ from analyzer.report.answer import add_answer
 def build_document(analysis: Analysis) -> ReportFile:
     """Return the report of one analysis."""
     recording = analysis.recording
+    watch = recording.watch
     verdict = analysis.verdict
     ever = analysis.peak_ever
     requested, allocated = analysis.line.at(analysis.first - 1)
@@ -55,20 +57,10 @@ def build_document(analysis: Analysis) -> ReportFile:
         simulated_card=_describe_simulated_card(recording.simulated_run),
         cards=card_uses(analysis),
         failure=failure_of(analysis),
-        program=_describe_program(recording),
+        program=None if watch is None else program_figures(recording, watch),
     )
 
     return add_answer(report)
-
-
-def _describe_program(recording: Recording) -> report_file.ProgramFigures | None:
-    """Return the figures on a program's steps; None if its own steps were not traced."""
-    if recording.watch is None:
-        return None
-
-    from analyzer.explain.running.data_held import program_figures
-
-    return program_figures(recording, recording.watch)
 
 
 def _describe_simulated_card(
