@@ -346,11 +346,9 @@ def _timeline(report: ReportFile, recording: Recording) -> StepCurve:
     allocated = line.allocated[window]
     parts = min(TIMELINE_COLUMNS, len(requested))
     edges = np.linspace(0, len(requested), parts + 1).astype(int)
-    picked = []
-
-    for begin, end in pairwise(edges):
-        highest = np.argmax(requested[begin:end])
-        picked.append(int(begin + highest))
+    picked = [
+        int(begin + np.argmax(requested[begin:end])) for begin, end in pairwise(edges)
+    ]
 
     last = max(1, len(requested) - 1)
 

@@ -275,15 +275,15 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
     """
     recording = analysis.recording
     limit: BoundedBytes = memory_limit(gpu)
-    beside = BoundedBytes.exactly(memory_beside_pool(gpu))
     note = recording.simulated_run
-    if note is None or not recording.ran_under_limit:  # a replay decides
-        return Question(
-            limit_of=LimitOf.CARD,
-            limit=limit,
-            beside_pool=beside,
-            runs_at_limit=analysis.fits_limit,
-        )
+    replayed = Question(
+        limit_of=LimitOf.CARD,
+        limit=limit,
+        beside_pool=BoundedBytes.exactly(memory_beside_pool(gpu)),
+        runs_at_limit=analysis.fits_limit,
+    )
+    if note is None or not recording.ran_under_limit:
+        return replayed
 
     runs = recording.error is None
     if note.memory_limit_bytes is not None:
@@ -298,10 +298,9 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
     own_bytes = recording.device.memory_limit_bytes or limit.bytes
     ends = (limit.range.low, limit.range.high) if runs else (own_bytes, own_bytes)
 
-    return Question(
-        limit_of=LimitOf.CARD,
+    return replace(
+        replayed,
         limit=BoundedBytes.around(own_bytes, *ends),
-        beside_pool=beside,
         runs_at_limit=runs,
         is_own=True,
     )

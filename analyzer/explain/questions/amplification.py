@@ -516,13 +516,13 @@ def _report_pairs(
     same: pd.DataFrame,
 ) -> Finding:
     left, right = pair
-    ranks = {_rank(left), _rank(right)}
+    axes = sorted(shape.count(",") + 1 for shape in pair)
     size = format_bytes(int(same["requested_bytes"].max()))
     pairing = f"{left} with {right} makes {made} ({size}){in_brackets(where)}"
 
-    if len(ranks) == 2 and 1 in ranks:
+    if axes[0] == 1 < axes[1]:
         name = "outer-product"
-        column = max(left, right, key=_rank)
+        column = max(pair, key=lambda shape: shape.count(","))
         title = f"Accidental outer product: {pairing}"
         detail = (
             f"One operand lacks the last axis of the other ({column}), so that each "
@@ -556,11 +556,6 @@ def _pair_of(op: str, size: int, tensors: Tensors) -> tuple[str, ...]:
         return ()
 
     return tuple(shape for shape, _ in operands)
-
-
-def _rank(shape: str) -> int:
-    inside = shape.strip("[]")
-    return len(inside.split(",")) if inside else 0
 
 
 def _find_expanded(

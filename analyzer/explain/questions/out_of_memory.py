@@ -70,7 +70,7 @@ def failure_of(analysis: Analysis) -> UnservedRequest | None:
     if error is None or error.type != "ResourceExhaustedError":
         return None
 
-    instant = _instant_of_failure(analysis, len(analysis.recording.events) - 1)
+    instant = _instant_of_failure(analysis)
     _, in_use = analysis.line.at(instant)
     limit = analysis.recording.device.memory_limit_bytes
 
@@ -97,7 +97,7 @@ def requested_by(message: str) -> int | None:
     return None if block is None else parse_bytes(block[1] + block[2])
 
 
-def _instant_of_failure(analysis: Analysis, last: int) -> int:
+def _instant_of_failure(analysis: Analysis) -> int:
     """Return the instant of the last step at which the request failed.
 
     TensorFlow's allocator retries for ten seconds (allocator_retry.cc, ``kMaxMillisToWait`` in
@@ -109,11 +109,9 @@ def _instant_of_failure(analysis: Analysis, last: int) -> int:
     first = analysis.first if analysis.step is not None else 0
     events = analysis.recording.events
 
-    window = analysis.line.allocated[first + 1 : last + 2]
-    is_own = (events["allocator"] == analysis.recording.allocator).to_numpy()[
-        first : last + 1
-    ]
-    own = first + np.flatnonzero(is_own)
+    window = analysis.line.allocated[first + 1 : len(events) + 1]
+    is_own = events["allocator"] == analysis.recording.allocator
+    own = np.flatnonzero(is_own & (np.arange(len(events)) >= first))
 
     is_simulated = analysis.recording.simulated_run is not None
     least_ps = _LEAST_SIMULATED_WAIT_PS if is_simulated else _LEAST_WAIT_PS

@@ -111,15 +111,11 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
 
     total = growing
     words = "tensors grow with the batch size"
-    grown = ""
 
     if not infers and waiting >= growing // 2:
         id_ = "retained-activations"
         total = waiting
         words = "activations wait for the backward pass"
-        grown = (
-            f" In all, {format_bytes(growing)} at the peak grow with the batch size."
-        )
 
     if saves < LOW * analysis.limit_bytes:
         return
@@ -129,7 +125,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         severity=analysis.rate(saves),
         title=f"{format_bytes(total)} of {words} ({total / peak:.0%} of the peak)",
         detail=f"The saving is that of half the batch size: {batch // 2} instead of "
-        f"{batch}.{grown}",
+        f"{batch}.",
         saves_bytes=saves,
     )
 

@@ -85,23 +85,12 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
         made = max(one.made, one.alive)
         id_ = "models-made-anew"
         severity = Severity.LOW
-
         saves_bytes = None
-        advice = (
-            "Earlier models are gone, but each one was traced. If they have the same "
-            "layers, build one model and restore its first weights: "
-            "model.set_weights(first)."
-        )
 
         if one.alive > 1:
             id_ = "models-kept"
             severity = Severity.MEDIUM
             saves_bytes = one.size_bytes * (one.alive - 1) // one.alive
-            advice = (
-                "Between two models of a search or of folds: drop every reference to the "
-                "model, then keras.utils.clear_session(); or run each model in its own "
-                "process."
-            )
 
         size = format_bytes(one.size_bytes)
         title = (
@@ -118,7 +107,9 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
             severity=severity,
             title=title,
             detail="Each model holds its weights, its optimizer state and the graphs of "
-            f"its functions. {advice}",
+            "its functions. Models with the same layers: build one and restore its first "
+            "weights, model.set_weights(first). Others: drop every reference to a model "
+            "before the next, then keras.utils.clear_session().",
             saves_bytes=saves_bytes,
             saves_kind="allocated",
         )

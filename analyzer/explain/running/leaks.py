@@ -286,16 +286,12 @@ def _find_growing_tensor(
     rows = analysis.recording.allocations
 
     for held in watch.held:
-        op = next(
-            (str(op) for op in left.loc[left["address"].isin(held.addresses), "op"]), ""
-        )
+        op = next(iter(left.loc[left["address"].isin(held.addresses), "op"]), "")
         if held.grows or not op:
             continue
 
-        by_step = rows[rows["op"] == op].groupby("step", observed=True)[
-            "requested_bytes"
-        ]
-        sizes = by_step.max()
+        made = rows[rows["op"] == op]
+        sizes = made["requested_bytes"].groupby(made["step"]).max()
         rises = sizes.diff().iloc[1:]
         is_rising = len(rises) >= _FEWEST_STEPS and rises.min() > 0
         if not is_rising or rises.median() < _EXPLAINS_RATIO * growth.per_step_bytes:
