@@ -9,18 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from msgspec import structs
 
 from analyzer.cards import Gpu
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.explain.buffer_words import NO_USE
+from analyzer.explain.saving_limit import limit_of
 from analyzer.model.contract.report_file import (
     CardUse,
     OtherSettings,
     Outcome,
     PoolChange,
     ReplayCheck,
-    StatedRange,
     VerdictFigures,
 )
 from analyzer.model.contract.run_note import SimulatedCardNote
@@ -45,7 +44,7 @@ from analyzer.model.recording.timeline import (
     timeline,
     undivided_rows,
 )
-from analyzer.model.units import Range
+from analyzer.model.units import format_bytes
 
 Instants = npt.NDArray[np.int64]
 
@@ -53,6 +52,8 @@ Instants = npt.NDArray[np.int64]
 PERSISTENT = frozenset({"parameter", "optimizer_state", "constant", "input"})
 
 _FEW_STEPS = 4  # below this number, the last step is the steady one
+
+_LEAST_RATIO = 0.05
 
 HIGH = 0.2
 
@@ -97,19 +98,9 @@ class Analysis:
     @property
     def limit_bytes(self) -> int:
         """The memory that savings are compared with: the limit, else the process or the need."""
-        verdict = self.verdict
-        device = self.recording.device
-        watch = self.recording.watch
-        limit = None if verdict is None else verdict.limit_bytes
-        if limit is None and device.kind == "gpu":
-            limit = device.memory_limit_bytes
-        elif limit is None and watch is not None:
-            limit = watch.process_peak_bytes or None
-
-        if limit is None and verdict is not None:
-            limit = verdict.need_bytes
-
-        return limit or max(self.peak_ever.allocated_bytes, 1)
+        recording = self.recording
+        peak = self.peak_ever
+        return limit_of(self.verdict, recording.device, recording.watch, peak)
 
     def rate(self, saves_bytes: int) -> Severity:
         """Return the severity of a saving by its share of the limit."""
@@ -121,6 +112,17 @@ class Analysis:
             return Severity.LOW
 
         return Severity.MEDIUM if share < HIGH else Severity.HIGH
+
+    @property
+    def least_bytes(self) -> int:
+        """The bytes from which on tensors of one kind are reported: 1 MiB and 5 % of the peak."""
+        return max(1 << 20, int(_LEAST_RATIO * self.peak.requested_bytes))
+
+    def share_words(self, rows: pd.DataFrame) -> str:
+        """Return the bytes of buffers, and their share of the peak, as text."""
+        total = int(rows["requested_bytes"].sum())
+        share = total / self.peak.requested_bytes
+        return f"{format_bytes(total)} ({share:.0%} of the peak)"
 
     @property
     def full_steps(self) -> list[Step]:
@@ -229,6 +231,16 @@ def saved_without(
     return int(held.max()) - int(rest.max())
 
 
+def saved_without_rows(
+    analysis: Analysis,
+    rows: pd.DataFrame,
+    share: float | pd.Series = 1.0,
+) -> int:
+    """Return ``saved_without`` for a share of the bytes of each buffer."""
+    sizes = (rows["requested_bytes"] * share).astype("int64")
+    return saved_without(analysis, sizes, rows["born"], rows["dies"])
+
+
 def count_live_bytes(analysis: Analysis) -> Instants:
     """Return the requested bytes that hold a value at each instant of the steady step."""
     window = slice(analysis.first + 1, analysis.last + 2)
@@ -252,32 +264,6 @@ def count_live_bytes_without(
     size = np.where(end > start, np.asarray(sizes, dtype=np.int64), 0)
 
     return held - running_sum(start - 1, end - 1, size, count - 1)
-
-
-def stated_range(analysis: Analysis) -> StatedRange | None:
-    """Return the stated range of a prediction, widened to contain the figures shown."""
-    stated = analysis.recording.uncertainty
-    peak = analysis.peak
-    if stated is None:
-        return None
-
-    low = stated.low_bytes
-    high = stated.high_bytes
-    if low is not None and high is not None:
-        both = Range(low, high).including(peak.requested_bytes)
-        stated = structs.replace(stated, low_bytes=both.low, high_bytes=both.high)
-
-    low = stated.allocated_low_bytes
-    high = stated.allocated_high_bytes
-    if low is not None and high is not None:
-        both = Range(low, high).including(peak.allocated_bytes)
-        stated = structs.replace(
-            stated,
-            allocated_low_bytes=both.low,
-            allocated_high_bytes=both.high,
-        )
-
-    return stated
 
 
 def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:

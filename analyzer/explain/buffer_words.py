@@ -24,6 +24,8 @@ _WITHOUT_READER = {
     Category.GRADIENT.value: "gradient of a variable, until the update",
 }
 
+_OPS = 10  # rows of evidence
+
 _TEXT_COLUMNS = (
     *("op", "op_type", "layer", "source"),
     *("role", "instruction", "dtype", "shape"),
@@ -109,6 +111,21 @@ def evidence_row(
     return {"what": what, "name": name, "where": where, "count": count, "bytes": size}
 
 
+def describe_ops(
+    what: str,
+    sizes: pd.Series,
+    rows: pd.DataFrame,
+) -> tuple[EvidenceRow, ...]:
+    """Return evidence on the ops with the largest sizes; their lines are those of ``rows``."""
+    sources = dict(zip(rows["op"].astype(str), rows["source"].astype(str), strict=True))
+    largest = {str(op): int(size) for op, size in sizes.nlargest(_OPS).items()}
+
+    return tuple(
+        evidence_row(what, name=op or "without a name", where=sources[op], size=size)
+        for op, size in largest.items()
+    )
+
+
 def holder_row(what: str, held: HeldTensors) -> EvidenceRow:
     """Return the row of a name or container that holds tensors, with the first shapes."""
     shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
@@ -171,12 +188,5 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
 
     is_passing_on = role in PASSING_ROLES or role == category  # as of inference
     is_kept = category == Category.ACTIVATION and not is_passing_on
-    verb = "kept for" if is_kept else "waits for"
-    kind = row["waits_for_type"]
-    name = reader.rpartition("/")[2].rstrip("_0123456789")
-    is_said = not kind or (name and name in kind)
 
-    if is_said:
-        return f"{verb} {reader}"
-
-    return f"{verb} {reader} ({kind})"
+    return f"{'kept for' if is_kept else 'waits for'} {reader}"

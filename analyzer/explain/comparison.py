@@ -83,29 +83,25 @@ def compare(
     peak = _compare_peaks(*both)
     categories = _compare_categories(*both)
 
-    facts: dict[str, tuple[str, str]] = {}  # type and layer
-
-    for made in pd.concat([alive_a, alive_b]).itertuples():
-        facts.setdefault(made.made, (str(made.op_type), str(made.layer)))
-
+    both_alive = pd.concat([alive_a, alive_b]).astype({"made": str})
+    facts = both_alive.drop_duplicates("made").set_index("made")
     ops = []
 
     for row in _matched_rows(alive_a, alive_b, "made"):
-        kind, layer = facts[row["name"]]
-        ops.append(OpOfBoth(**row, type=kind, layer=layer))
+        about = facts.loc[row["name"]]
+        ops.append(OpOfBoth(**row, type=about["op_type"], layer=about["layer"]))
 
     layers = tuple(
         LayerOfBoth(**row) for row in _matched_rows(alive_a, alive_b, "layer")
     )
     label_a, label_b = labels or (_label(report_a), _label(report_b))
 
-    lines = _answer(peak, categories, layers, label_a, label_b)
-    headline, number, action = lines
+    headline, number = _answer(peak, label_a, label_b)
 
     return DiffFile(
         headline=headline,
         number=number,
-        action=action,
+        action=_largest_change(categories, layers),
         notes=tuple(notes),
         a=_side(report_a, label_a),
         b=_side(report_b, label_b),
@@ -122,18 +118,13 @@ def compare(
 
 
 def _compare_categories(a: ReportFile, b: ReportFile) -> tuple[CategoryOfBoth, ...]:
-    sizes_a = a.categories_at_peak.by_category()
     sizes_b = b.categories_at_peak.by_category()
-    rows = []
 
-    for category in Category:
-        size_a = sizes_a[category]
-        size_b = sizes_b[category]
-        if size_a or size_b:
-            sizes = _difference(size_a, size_b)
-            rows.append(CategoryOfBoth(category=category, **sizes))
-
-    return tuple(rows)
+    return tuple(
+        CategoryOfBoth(category=Category(name), **_difference(size, sizes_b[name]))
+        for name, size in a.categories_at_peak.by_category().items()
+        if size or sizes_b[name]
+    )
 
 
 def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
@@ -191,20 +182,13 @@ def _side(report: ReportFile, label: str) -> DiffSide:
 def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
     """Return the buffers alive at the peak; ``made`` is their variable, their input, or their op."""
     alive = alive_at(main_allocator_rows(recording), report.peak.instant)
-    text = {
-        name: alive[name].astype(str).to_numpy(dtype=object)
-        for name in ("variable", "tensor", "op", "role", "category")
-    }
-
-    fed = np.array(
-        [_OUTPUT_NUMBER.sub("", name) for name in text["tensor"]],
-        dtype=object,
-    )
-    made = np.where(text["op"] != "", text["op"], text["role"])
+    text = alive.astype(str)
+    fed = text["tensor"].str.replace(_OUTPUT_NUMBER, "", regex=True)
     is_input = text["category"] == Category.INPUT.value
-    made = np.where(is_input & (fed != ""), fed, made)
+    made = text["op"].where(text["op"] != "", text["role"])
+    made = made.mask(is_input & (fed != ""), fed)
 
-    return alive.assign(made=np.where(text["variable"] != "", text["variable"], made))
+    return alive.assign(made=made.mask(text["variable"] != "", text["variable"]))
 
 
 def _matched_rows(
@@ -243,10 +227,7 @@ def _difference(a_bytes: int | None, b_bytes: int | None) -> dict[str, Any]:
 
 
 def _label(report: ReportFile) -> str:
-    batch = ""
-    if report.step.batch_size:
-        batch = f"batch {report.step.batch_size}"
-
+    batch = f"batch {report.step.batch_size}" if report.step.batch_size else ""
     words = (report.target.name, KIND_WORDS[report.kind], batch)
     return ", ".join(filter(None, words))
 
@@ -296,22 +277,17 @@ def _settings(report: ReportFile) -> dict[str, object]:
 
 def _answer(
     peak: Sequence[PeakOfBoth],
-    categories: Sequence[CategoryOfBoth],
-    layers: Sequence[LayerOfBoth],
     label_a: str,
     label_b: str,
-) -> tuple[str, str, str]:
-    """Return which side needs more, both needs, and the category and the layer to look at.
+) -> tuple[str, str]:
+    """Return which side needs more, and both needs.
 
     The requested peaks stand for the needs if a side has none.
     """
     known = [row for row in peak if row.delta_bytes is not None]
     row = next(row for row in known if row.number in ("needs", "requested"))
     before = row.a_bytes or 0
-
-    now = row.b_bytes or 0
-    delta = now - before
-
+    delta = row.delta_bytes or 0
     size = format_bytes(abs(delta))
     ratio = delta / max(before, 1)
     if abs(ratio) >= 0.0005:
@@ -328,7 +304,7 @@ def _answer(
     if row.number == "needs":
         number = f"Need: {_both_sizes(row)}. {number}"
 
-    return headline, number, _largest_change(categories, layers)
+    return headline, number
 
 
 def _both_sizes(row: PeakOfBoth) -> str:
@@ -360,24 +336,19 @@ def _timeline(report: ReportFile, recording: Recording) -> StepCurve:
     It has at most ``TIMELINE_COLUMNS`` points, each a real instant; the peak is one of them.
     """
     line = timeline(main_allocator_rows(recording), len(recording.events))
-    own = [step for step in recording.steps if step.index == report.peak.step]
-    steps = [step for step in own if step.last >= step.first]
+    window = slice(1, None)  # place 0 is the state before the first event
 
-    # Place 0 of a line is the state before the first event.
-    window = slice(1, None)
-    if steps:
-        last_step = steps[-1]
-        window = slice(last_step.first + 1, last_step.last + 2)
+    for step in recording.steps:
+        if step.index == report.peak.step and step.last >= step.first:
+            window = slice(step.first + 1, step.last + 2)
 
     requested = line.requested[window]
     allocated = line.allocated[window]
     parts = min(TIMELINE_COLUMNS, len(requested))
     edges = np.linspace(0, len(requested), parts + 1).astype(int)
-    picked = []
-
-    for begin, end in pairwise(edges):
-        highest = np.argmax(requested[begin:end])
-        picked.append(int(begin + highest))
+    picked = [
+        int(begin + np.argmax(requested[begin:end])) for begin, end in pairwise(edges)
+    ]
 
     last = max(1, len(requested) - 1)
 

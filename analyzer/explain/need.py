@@ -152,7 +152,7 @@ def _phase_peaks(analysis: Analysis, requested: np.ndarray) -> dict[LifePhase, i
 
     ``requested`` has one entry per instant, from -1 on.
     """
-    steps = [step for step in analysis.recording.steps if step.last >= step.first]
+    steps = analysis.full_steps
     if not steps or not begins_with_process(analysis.recording):
         return {LifePhase.STEADY_STEP: int(requested.max())}
 

@@ -26,7 +26,7 @@ from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.contract.run_note import STEP_WITH_ALL
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import Peak, find_peak
-from analyzer.model.units import Range, format_bytes
+from analyzer.model.units import Range, signed_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import FLOOR_BYTES, find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence as Operations
@@ -60,7 +60,8 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
     if search and safe_bytes is not None:
         found = find_shared_limits(orders[:_SEARCHES], options, safe_bytes)
         limit = widen(found, len(recording.repeats)).including(safe_bytes)
-        replayed = [one.requested_bytes for one in _peaks_with_all(analysis)]
+        _, with_all = _peaks_of_runs(analysis)
+        replayed = (one.requested_bytes for one in with_all)
         highest_bytes = max(analysis.peak.requested_bytes, *replayed, 0)
         more_bytes = (stated.high_bytes or 0) - highest_bytes
 
@@ -83,8 +84,7 @@ def _state_peaks(
     options: BfcOptions,
 ) -> StatedRange:
     """Return the ranges of the peaks: of the runs in the process, and of replays in other orders."""
-    runs = _peaks_of_runs(analysis)
-    with_all = _peaks_with_all(analysis)
+    runs, with_all = _peaks_of_runs(analysis)
     seen_requested = Range.spanning(one.requested_bytes for one in runs)
     seen_allocated = Range.spanning(one.allocated_bytes for one in runs)
     replayed = Range.spanning(
@@ -95,17 +95,15 @@ def _state_peaks(
     tries = len(runs) + len(orders) - 1
     allocated = widen(seen_allocated.including(replayed.low, replayed.high), tries)
 
-    for one in with_all:  # the most that unknown values can select
+    for one in (analysis.peak, *with_all):  # the most that unknown values can select
         requested = requested.including(one.requested_bytes)
         allocated = allocated.including(one.allocated_bytes)
 
     margin_bytes = _margin_bytes(analysis)
-    requested = requested.widened(margin_bytes, margin_bytes).at_least(0)
-    allocated = allocated.widened(margin_bytes, margin_bytes)
-
     below_bytes, above_bytes = find_workspace_spread(analysis)
-    requested = requested.widened(below_bytes, above_bytes).at_least(0)
-    allocated = allocated.widened(below_bytes, above_bytes)
+    wider = (margin_bytes + below_bytes, margin_bytes + above_bytes)
+    requested = requested.widened(*wider).at_least(0)
+    allocated = allocated.widened(*wider)
 
     # No layout takes less than the rounded requests.
     rounded = (
@@ -119,16 +117,10 @@ def _state_peaks(
         "runs lie outside."
     ]
 
-    changes = []
-    if below_bytes:
-        changes.append(f"lowers the peak by up to {format_bytes(below_bytes)}")
-    if above_bytes:
-        changes.append(f"raises the peak by up to {format_bytes(above_bytes)}")
-
-    if changes:
+    if below_bytes or above_bytes:
         because.append(
-            "Another algorithm of cuDNN, as likely on a real card, "
-            f"{' or '.join(changes)}."
+            "Another algorithm of cuDNN, as likely on a real card, changes the peak by "
+            f"{signed_bytes(-below_bytes)} to {signed_bytes(above_bytes)}."
         )
 
     return StatedRange(
@@ -148,28 +140,20 @@ def _margin_bytes(analysis: Analysis) -> int:
     return max(FLOOR_BYTES, int(_MARGIN * analysis.peak.requested_bytes))
 
 
-def _peaks_of_runs(analysis: Analysis) -> list[Peak | TwoSizes]:
-    """Return the peaks of the runs of the step, except with unknown values taken for true."""
+def _peaks_of_runs(analysis: Analysis) -> tuple[list[Peak | TwoSizes], list[Peak]]:
+    """Return the peaks of the runs of the step, and of the one that took unknown values for true."""
     recording = analysis.recording
+    with_all = STEP_WITH_ALL if recording.has_unknown_values else None
+    peaks = {
+        step.index: find_peak(analysis.line, step.first, step.last)
+        for step in analysis.full_steps
+    }
+    highest = [peaks.pop(with_all)] if with_all in peaks else []
 
     # A program's own first traced step follows others.
-    steps = analysis.full_steps[0 if recording.watch else 1 :]
-    if recording.has_unknown_values:
-        steps = [step for step in steps if step.index != STEP_WITH_ALL] or steps
+    later = list(peaks.values())[0 if recording.watch else 1 :]
 
-    peaks = [find_peak(analysis.line, one.first, one.last) for one in steps]
-
-    return [*peaks, *recording.repeats]
-
-
-def _peaks_with_all(analysis: Analysis) -> list[Peak]:
-    """Return the peak of the step that took unknown values for true; empty without them."""
-    steps = analysis.full_steps if analysis.recording.has_unknown_values else []
-    return [
-        find_peak(analysis.line, one.first, one.last)
-        for one in steps
-        if one.index == STEP_WITH_ALL
-    ]
+    return [*(later or highest), *recording.repeats], highest
 
 
 def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:

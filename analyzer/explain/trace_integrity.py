@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import numpy as np
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
@@ -35,10 +34,7 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
 def highest_counter(recording: Recording) -> int:
     """Return the highest peak that TensorFlow's counter has in the events; 0 without events."""
     own = recording.events["allocator"] == recording.allocator
-    if own.any():
-        return int(recording.events.loc[own, "peak_in_use_bytes"].max())
-
-    return 0
+    return int(recording.events.loc[own, "peak_in_use_bytes"].max()) if own.any() else 0
 
 
 def find_counter_peak(recording: Recording) -> int | None:
@@ -51,14 +47,11 @@ def find_counter_peak(recording: Recording) -> int | None:
 
 def _counter_peak(analysis: Analysis) -> int | None:
     """Return the highest bytes in use that TensorFlow wrote in the steady step; None without any."""
-    events = analysis.recording.events
-    own = np.asarray(
-        (events["allocator"] == analysis.recording.allocator) & (events["kind"] != 0)
-    )
-    in_use = np.where(own, events["in_use_bytes"].to_numpy(), -1)
-    inside = in_use[max(analysis.first, 0) : analysis.last + 1].max(initial=-1)
+    events = analysis.recording.events[max(analysis.first, 0) : analysis.last + 1]
+    is_own = events["allocator"] == analysis.recording.allocator
+    own = events[is_own & (events["kind"] != 0)]
 
-    return int(inside) if inside >= 0 else None
+    return None if own.empty else int(own["in_use_bytes"].max())
 
 
 def _notices(

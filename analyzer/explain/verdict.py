@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from analyzer.cards import Gpu, memory_beside_pool, memory_limit, process_overhead
-from analyzer.explain.analysis import Analysis, card_of, stated_range
+from analyzer.explain.analysis import Analysis, card_of
 from analyzer.explain.need import find_need, with_replay
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.running.slope import find_own_peak
@@ -275,15 +275,15 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
     """
     recording = analysis.recording
     limit: BoundedBytes = memory_limit(gpu)
-    beside = BoundedBytes.exactly(memory_beside_pool(gpu))
     note = recording.simulated_run
-    if note is None or not recording.ran_under_limit:  # a replay decides
-        return Question(
-            limit_of=LimitOf.CARD,
-            limit=limit,
-            beside_pool=beside,
-            runs_at_limit=analysis.fits_limit,
-        )
+    replayed = Question(
+        limit_of=LimitOf.CARD,
+        limit=limit,
+        beside_pool=BoundedBytes.exactly(memory_beside_pool(gpu)),
+        runs_at_limit=analysis.fits_limit,
+    )
+    if note is None or not recording.ran_under_limit:
+        return replayed
 
     runs = recording.error is None
     if note.memory_limit_bytes is not None:
@@ -298,10 +298,9 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
     own_bytes = recording.device.memory_limit_bytes or limit.bytes
     ends = (limit.range.low, limit.range.high) if runs else (own_bytes, own_bytes)
 
-    return Question(
-        limit_of=LimitOf.CARD,
+    return replace(
+        replayed,
         limit=BoundedBytes.around(own_bytes, *ends),
-        beside_pool=beside,
         runs_at_limit=runs,
         is_own=True,
     )
@@ -317,21 +316,18 @@ def _headline_without_limit(analysis: Analysis) -> str:
     if failure is None or failure.memory_limit_bytes is None:
         return f"The step did not finish. Peak {allocated} allocated until then"
 
-    in_use = (
-        f"{format_bytes(failure.in_use_bytes)} of "
-        f"{format_bytes(failure.memory_limit_bytes)}"
+    wanted = failure.requested_bytes
+    request = "a request" + (f" for {format_bytes(wanted)}" if wanted else "")
+    in_use, limit = map(
+        format_bytes, (failure.in_use_bytes, failure.memory_limit_bytes)
     )
-    if failure.requested_bytes is None:
-        return f"Out of memory: {in_use} are in use"
 
-    wanted = format_bytes(failure.requested_bytes)
-
-    return f"Out of memory: a request for {wanted} failed with {in_use} in use"
+    return f"Out of memory: {request} failed with {in_use} of {limit} in use"
 
 
 def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
     """Return a caution if the range of the allocated peak is wide."""
-    stated = stated_range(analysis)
+    stated = analysis.recording.uncertainty
     if stated is None or stated.allocated_high_bytes is None:
         return ()
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from analyzer.cards.catalogue import look_up_gpu
+from analyzer.explain.saving_limit import limit_of
 from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report_file import (
     Finding,
@@ -69,30 +70,18 @@ def repeat_command(report: ReportFile, command: str, *options: str) -> str:
 
     limit: list[str] = []
 
-    if verdict is not None and verdict.limit_of == "user":
-        asked = verdict.limit_bytes
-        if asked:
-            limit = ["--limit", format_option_bytes(asked)]
+    if verdict is not None and verdict.limit_of == "user" and verdict.limit_bytes:
+        limit = ["--limit", format_option_bytes(verdict.limit_bytes)]
 
     simulated = report.simulated_card
-    card = ""
-
+    gpu = look_up_gpu(verdict.card) if verdict and verdict.card else None
+    card = "" if gpu is None else gpu.id
     if simulated is not None and simulated.cards:
         card = simulated.cards[0]
-    elif verdict is not None and verdict.card:
-        gpu = look_up_gpu(verdict.card)
-        card = "" if gpu is None else gpu.id
 
-    batch_size = step.batch_size
-    mode = step.mode
-
-    if step.own:
-        batch_size = None
-        mode = ""
-
-    if command == "fit":  # it varies the batch
-        batch_size = None
-
+    is_open = step.own or command == "fit"  # which varies the batch
+    batch_size = None if is_open else step.batch_size
+    mode = "" if step.own else step.mode
     same = step_options(batch_size, mode, step.jit, card, step.options)
 
     return shlex.join(("analyze", command, target.text, *same, *limit, *options))
@@ -156,20 +145,7 @@ def find_action(report: ReportFile) -> str:
 
 
 def _limit_of(report: ReportFile) -> int:
-    """Return the limit of the verdict or of the card, else the size of the process or the need."""
-    verdict = report.verdict
-    sizes: list[int | None] = []
-
-    if verdict is not None:
-        sizes.append(verdict.limit_bytes)
-    if report.device.kind == "gpu":
-        sizes.append(report.device.memory_limit_bytes)
-    if report.program is not None:
-        sizes.append(report.program.process_peak_bytes)
-    if verdict is not None:
-        sizes.append(verdict.need_bytes)
-
-    return next(filter(None, sizes), report.peak.allocated_bytes)
+    return limit_of(report.verdict, report.device, report.program, report.peak)
 
 
 def change_items(report: ReportFile) -> tuple[Item, ...]:
@@ -202,10 +178,7 @@ def remedy_items(
 ) -> tuple[Item, ...]:
     """Return the estimated changes; ``report`` names the step that a check repeats."""
     items = []
-    least = 0.0
-
-    if report is not None:
-        least = _LEAST_RATIO * _limit_of(report)
+    least = 0 if report is None else _LEAST_RATIO * _limit_of(report)
 
     for remedy in remedies:
         saves_bytes = remedy.saves_bytes
@@ -216,7 +189,7 @@ def remedy_items(
 
         is_small = saves_bytes < least
         check = ""
-        gain = "" if is_small else f"saves {format_bytes(saves_bytes)}"
+        saving = _saving_label(saves_bytes)
 
         if report is not None:
             is_edit = remedy.id in _ACTIONS
@@ -224,14 +197,14 @@ def remedy_items(
             check = repeat_command(report, "estimate", *options)
 
         item = Item(
-            _saving_label(saves_bytes),
+            saving,
             remedy.title,
             detail=describe_figures(remedy),
             code=remedy.code,
             tone="muted" if is_small else "good",
             check=check,
             action="" if is_small else remedy.title,
-            gain=gain,
+            gain="" if is_small else saving,
         )
 
         items.append(item)
@@ -242,8 +215,6 @@ def remedy_items(
 def _saving_label(saves_bytes: int) -> str:
     if saves_bytes < 0:
         return signed_bytes(-saves_bytes)
-    if saves_bytes == 0:
-        return "saves nothing"
 
     return f"saves {format_bytes(saves_bytes)}"
 
@@ -292,15 +263,10 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
         code = code.replace("losses", kept_in[1])
         code = code.replace("del model", f"{kept_in[1]}.remove(model)\ndel model")
 
-    check = ""
+    options = ("--what-if", remedy)
+    check = repeat_command(report, "estimate", *options) if remedy else ""
+    gain = "its saving was not computed" if action and code else ""
 
-    if remedy:
-        check = repeat_command(report, "estimate", "--what-if", remedy)
-
-    gain = ""
-
-    if action and code:
-        gain = "its saving was not computed"
     if finding.saves_bytes:
         word = "at most" if finding.id == "workspace" else "about"
         gain = f"saves {word} {format_bytes(finding.saves_bytes)} {finding.saves_kind}"

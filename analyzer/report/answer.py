@@ -7,7 +7,6 @@ are for ``-v`` and the page.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 
 from msgspec.structs import replace
 
@@ -73,14 +72,9 @@ def add_answer(report: ReportFile) -> ReportFile:
 def answer_tone(report: ReportFile) -> Tone:
     """Return the tone of the verdict."""
     verdict = report.verdict
-    tone: Tone = "strong"
+    usual: Tone = "bad" if _find_growth(report) else "strong"
 
-    if verdict is not None:
-        tone = _TONES.get(verdict.outcome, tone)
-    if tone == "strong" and _find_growth(report):
-        tone = "bad"
-
-    return tone
+    return usual if verdict is None else _TONES.get(verdict.outcome, usual)
 
 
 def has_limit(report: ReportFile) -> bool:
@@ -117,8 +111,7 @@ def _describe_growth(report: ReportFile) -> tuple[str, bool]:
     if program is None or program.whole_run:
         return "", False
 
-    growth = _find_growth(report)
-    if growth:
+    if growth := _find_growth(report):
         return f"Leak: {growth[0].lower()}{growth[1:]}.", True
     if any(one.id == "models-kept" for one in report.findings):
         return "", False
@@ -314,13 +307,8 @@ def step_words(report: ReportFile) -> str:
     mode = "" if step.is_jax else step.mode
     batch = f"batch {step.batch_size}" if step.batch_size else ""
 
-    compiled = ""
-    if step.jit is not None:
-        compiled = "XLA" if step.jit else "op by op"
-
-    policy = ""
-    if step.dtype_policy != "float32":
-        policy = step.dtype_policy
+    compiled = {True: "XLA", False: "op by op", None: ""}[step.jit]
+    policy = step.dtype_policy if step.dtype_policy != "float32" else ""
 
     return ", ".join(filter(None, (mode, batch, step.optimizer, compiled, policy)))
 
@@ -383,7 +371,7 @@ def _place_words(report: ReportFile) -> str:
         numbers = {one.index: one.number for one in report.steps}
         number = numbers.get(peak.step)
         name = peak.step if number is None else number
-        subject += f" of {'traced ' if program else ''}step {name}"
+        subject += f" of step {name}"
     elif program is None and report.steps and report.peak_ever is not None:
         subject += f", {report.peak_ever.phase},"
 
@@ -392,53 +380,30 @@ def _place_words(report: ReportFile) -> str:
     if about:
         place += f" ({about})"
 
-    pool = ""
-
-    if peak.pool_bytes is not None:
-        pool = f", {format_bytes(peak.pool_bytes)} in the pool"
-
-    sizes = (
-        f"{format_bytes(peak.requested_bytes)} requested by tensors, "
-        f"{format_bytes(peak.allocated_bytes)} allocated in chunks{pool}"
+    figures = (
+        f"{format_bytes(size)} {label}" for label, size, _, _ in list_figures(report)
     )
-    if report.device.kind == "tpu":
-        sizes = f"{format_bytes(peak.allocated_bytes)} of heap and stack"
 
-    return f"{subject} is {sizes}{', reached' + place if place else ''}."
+    return f"{subject} is {', '.join(figures)}{', reached' + place if place else ''}."
 
 
 def _card_lines(cards: Sequence[CardUse]) -> Iterator[str]:
-    """Yield the peaks of several cards; neighbours with the same figures share a line."""
-    for figures, group in groupby(cards, key=_card_figures):
-        uses = list(group)
-        name = f" ({uses[0].card})" if uses[0].card else ""
+    """Yield the peak of each of several cards."""
+    for use in cards:
+        name = f" ({use.card})" if use.card else ""
+        size_bytes = use.memory_limit_bytes
+        limit = f", limit {format_bytes(size_bytes)}" if size_bytes else ""
+        end = "; this report shows it" if use.is_shown else ""
 
-        word = "Card" if len(uses) == 1 else "Cards"
-        numbers = ", ".join(str(use.number) for use in uses)
-
-        shown = [use.allocator for use in uses if use.is_shown]
-        end = f"; this report shows {shown[0]}" if shown else ""
-
-        yield f"{word} {numbers}{name}: {figures}{end}."
-
-
-def _card_figures(use: CardUse) -> str:
-    limit = ""
-    if use.memory_limit_bytes:
-        limit = f", limit {format_bytes(use.memory_limit_bytes)}"
-
-    return (
-        f"peak {format_bytes(use.requested_bytes)} requested, "
-        f"{format_bytes(use.allocated_bytes)} allocated{limit}"
-    )
+        yield (
+            f"Card {use.number}{name}: peak {format_bytes(use.requested_bytes)} requested, "
+            f"{format_bytes(use.allocated_bytes)} allocated{limit}{end}."
+        )
 
 
 def _program_details(program: ProgramFigures) -> Iterator[str]:
     """Yield the definition of a step."""
-    end = ""
-    if program.ended:
-        end = f"; the program ended with {program.ended}"
-
+    end = f"; the program ended with {program.ended}" if program.ended else ""
     if program.whole_run:
         yield (
             "No call repeats often enough to be a step, so the whole run counts as "
@@ -518,13 +483,9 @@ def error_line(message: str) -> str:
     places = ('File "', "Detected at node", "Graph execution error", "[[{{", "Hint:")
     messages = [line for line in lines if line and not line.startswith(places)]
     out_of_memory = [line for line in messages if "OOM when" in line]
-    chosen = out_of_memory or messages[-1:] or lines[:1] or [""]
-    line = chosen[0]
+    line, *_ = out_of_memory or messages[-1:] or lines[:1] or [""]
 
-    if len(line) <= _LONGEST_ERROR:
-        return line
-
-    return f"{line[:_LONGEST_ERROR]}…"
+    return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
 
 
 def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:

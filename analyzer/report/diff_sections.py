@@ -120,25 +120,14 @@ def _cells(row: report_file.BytesOfBoth) -> tuple[CellValue, ...]:
     if delta is None:
         return ("-", "", *sizes)
 
-    tone: Tone = "muted"
-
-    if delta > 0:
-        tone = "bad"
-    elif delta < 0:
-        tone = "good"
-
+    tone: Tone = "bad" if delta > 0 else "good" if delta else "muted"
     share = _share(delta / a) if a else ""
 
     return (Cell(delta, tone), Cell(share, tone), *sizes)
 
 
 def _share(ratio: float) -> str:
-    if abs(ratio) < 0.0005:
-        return ""
-    if ratio < 10:
-        return f"{ratio:+.1%}"
-
-    return f"{1 + ratio:.0f} x"
+    return "" if abs(ratio) < 0.0005 else f"{ratio:+.1%}"
 
 
 Side = tuple[report_file.ReportFile, Recording]
@@ -167,10 +156,7 @@ class Diff(ReportOutput):
         if self.growth_bytes <= most_bytes:
             return ""
 
-        share = ""
-        if before:
-            share = f" ({self.growth_bytes / before:+.1%})"
-
+        share = f" ({self.growth_bytes / before:+.1%})" if before else ""
         growth = format_bytes(self.growth_bytes)
         start = format_bytes(before)
         end = format_bytes(before + self.growth_bytes)
@@ -238,8 +224,7 @@ def allowed_growth(allowed: str, before_bytes: int) -> int:
     try:
         return parse_bytes(text)
     except InputError:
-        example = number if is_number else "5"
         raise InputError(
             f"{allowed!r} is neither a share nor a size.",
-            hint=f"Write it as {example}% or {example}MiB.",
+            hint="Write it as 5% or 5MiB.",
         ) from None

@@ -1,14 +1,14 @@
 """Build the report of an analysis: typed records, which are the JSON, version 1."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 from msgspec.structs import asdict
 
-from analyzer.explain.analysis import Analysis, card_uses, stated_range
+from analyzer.explain.analysis import Analysis, card_uses
 from analyzer.explain.buffer_words import buffer_row, why_alive
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_tensors import peak_op
+from analyzer.explain.running.data_held import program_figures
 from analyzer.explain.trace_integrity import find_counter_peak, trust_figures
 from analyzer.explain.verdict import FITS
 from analyzer.model.choice import Category
@@ -17,13 +17,15 @@ from analyzer.model.contract.capture_request import ASSUMPTIONS
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.contract.run_note import SimulatedCardNote
-from analyzer.model.recording.records import REPORTED, TRIAL_ROLE, Recording, Step
+from analyzer.model.recording.records import REPORTED, TRIAL_ROLE, Step
+from analyzer.model.recording.timeline import find_peak
 from analyzer.report.answer import add_answer
 
 
 def build_document(analysis: Analysis) -> ReportFile:
     """Return the report of one analysis."""
     recording = analysis.recording
+    watch = recording.watch
     verdict = analysis.verdict
     ever = analysis.peak_ever
     requested, allocated = analysis.line.at(analysis.first - 1)
@@ -50,25 +52,15 @@ def build_document(analysis: Analysis) -> ReportFile:
         fits=None if verdict is None else FITS.get(verdict.outcome),
         what_if=analysis.what_if,
         findings=analysis.findings,
-        uncertainty=stated_range(analysis),
+        uncertainty=recording.uncertainty,
         integrity=trust_figures(analysis),
         simulated_card=_describe_simulated_card(recording.simulated_run),
         cards=card_uses(analysis),
         failure=failure_of(analysis),
-        program=_describe_program(recording),
+        program=None if watch is None else program_figures(recording, watch),
     )
 
     return add_answer(report)
-
-
-def _describe_program(recording: Recording) -> report_file.ProgramFigures | None:
-    """Return the figures on a program's steps; None if its own steps were not traced."""
-    if recording.watch is None:
-        return None
-
-    from analyzer.explain.running.data_held import program_figures
-
-    return program_figures(recording, recording.watch)
 
 
 def _describe_simulated_card(
@@ -78,11 +70,12 @@ def _describe_simulated_card(
     if run is None:
         return None
 
-    settings = []
-
-    for one in ASSUMPTIONS:
-        value = run.assumed.get(one.name, one.usual)
-        settings.append(report_file.AssumedSetting(**asdict(one), value=value))
+    settings = [
+        report_file.AssumedSetting(
+            **asdict(one), value=run.assumed.get(one.name, one.usual)
+        )
+        for one in ASSUMPTIONS
+    ]
 
     return report_file.SimulatedCardNotice(
         cards=run.cards,
@@ -152,15 +145,14 @@ def _steps(analysis: Analysis) -> Iterator[report_file.StepPeak]:
     line = analysis.line
 
     for step in analysis.recording.steps:
-        # A step without events has the bytes before it.
-        end = max(step.last, step.first - 1) + 2
-        inside = slice(max(step.first, 0), end)
+        before = max(step.first - 1, -1)  # all that a step without events has
+        peak = find_peak(line, before, max(step.last, before))
 
         yield report_file.StepPeak(
             index=step.index,
             number=step.number,
-            requested_bytes=int(line.requested[inside].max()),
-            allocated_bytes=int(line.allocated[inside].max()),
+            requested_bytes=peak.requested_bytes,
+            allocated_bytes=peak.allocated_bytes,
             duration_s=step.duration_s,
             first_instant=step.first,
             last_instant=step.last,
@@ -209,24 +201,19 @@ def op_rows(analysis: Analysis) -> tuple[report_file.OpBytes, ...]:
 
     sums = work.groupby("op", observed=True).sum()
     sums = sums.sort_values(["alive_at_peak_bytes", "requested_bytes"], ascending=False)
-    first = inside.drop_duplicates("op").set_index("op")
-
-    by_category = inside.groupby(["op", "category"], observed=True)
-    totals = by_category["requested_bytes"].sum().sort_values().reset_index()
-    largest = totals.drop_duplicates("op", keep="last")
-    category_of = dict(zip(largest["op"], largest["category"], strict=True))
-
+    by_size = inside.sort_values("requested_bytes", ascending=False, kind="stable")
+    largest = by_size.drop_duplicates("op").set_index("op")
     found = []
 
     for op, sizes in sums.astype(int).to_dict("index").items():
-        about = first.loc[op]
+        about = largest.loc[op]
 
         row = report_file.OpBytes(
             name=str(op),
             type=str(about["op_type"]),
             layer=str(about["layer"]),
             source=str(about["source"]),
-            category=Category(category_of[op]),
+            category=Category(about["category"]),
             **sizes,
         )
 
@@ -239,21 +226,13 @@ def layer_rows(analysis: Analysis) -> tuple[report_file.LayerBytes, ...]:
     """Return the requested bytes of each layer alive at the peak, by category."""
     kinds = ["layer", "category"]
     sums = analysis.alive.groupby(kinds, observed=True)["requested_bytes"].sum()
-    layers: dict[str, dict[str, int]] = defaultdict(dict)
-
-    for (layer, category), size_bytes in sums.items():
-        layers[str(layer)][str(category)] = int(size_bytes)
-
+    table = sums.unstack("category", fill_value=0)
+    totals = table.sum(axis="columns").sort_values(ascending=False, kind="stable")
     rows = []
 
-    for layer, sizes in layers.items():
-        total = sum(sizes.values())
-        rows.append(
-            report_file.LayerBytes(
-                layer=layer,
-                **sizes,
-                total_bytes=total,
-            )
-        )
+    for layer, total in totals.items():
+        sizes = {str(name): int(size) for name, size in table.loc[layer].items()}
+        row = report_file.LayerBytes(layer=str(layer), **sizes, total_bytes=int(total))
+        rows.append(row)
 
-    return tuple(sorted(rows, key=lambda row: -row.total_bytes))
+    return tuple(rows)

@@ -76,13 +76,9 @@ def _explain_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-
         raise InputError(
             f"{path} cannot be written: {error.strerror or error}.",
-            hint="Free some space, or name another file."
-            if is_full
-            else "Name another file.",
+            hint="Check its space and permissions, or name another file.",
         ) from None
 
 

@@ -63,10 +63,7 @@ def state_times_us(
 ) -> npt.NDArray[np.float64]:
     """Return the time of each state in us, shape (n_events + 2,): before, each event, after."""
     if not recording.kind.ran or recording.events.empty:
-        last = len(recording.events)
-        if len(table):
-            last = max(int(table["dies"].max()), last)
-
+        last = max([len(recording.events), *table["dies"]])
         return np.arange(-1, last + 1, dtype=np.float64)
 
     times = recording.events["time_ps"].to_numpy(dtype=np.float64) / 1e6

@@ -16,6 +16,7 @@ _COLUMNS = ("op", "layer", "tensor", "variable", "instruction")
 # Parts of names that TensorFlow chooses.
 _PUBLIC = frozenset({"gradient_tape", "while", "cond", "then", "else", "body"})
 
+_OUTPUT = re.compile(r":\d+\Z")
 _NUMBER = re.compile(r"_\d+$")
 _REDACTED = "redacted"
 
@@ -73,18 +74,14 @@ def _make_renamer(op_types: set[str]) -> Callable[[str], str]:
     known: dict[str, str] = {}
 
     def rename(name: str) -> str:
-        path, colon, output = name.rpartition(":")
-        if not (colon and output.isdecimal()):
-            path = name
-            colon = ""
-            output = ""
-
-        parts = path.split("/")
+        output = _OUTPUT.search(name)
+        end = output[0] if output else ""
+        parts = name.removesuffix(end).split("/")
         for place, part in enumerate(parts):
             if part and part not in _PUBLIC and _NUMBER.sub("", part) not in op_types:
                 parts[place] = known.setdefault(part, f"n{len(known) + 1}")
 
-        return "/".join(parts) + colon + output
+        return "/".join(parts) + end
 
     return rename
 

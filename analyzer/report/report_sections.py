@@ -76,10 +76,7 @@ def report_document(report: ReportFile, max_peak_bytes: int | None = None) -> Do
 
 def _sections(report: ReportFile) -> Iterator[Section]:
     if report.error is not None:
-        where = ""
-        if report.error.where:
-            where = f" at {report.error.where}"
-
+        where = f" at {report.error.where}" if report.error.where else ""
         line = f"{report.error.type}: {error_line(report.error.message)}{where}"
         is_said = report.failure is not None  # by the verdict
         yield Section("", (Paragraph(line, "bad"),), is_folded=is_said)
@@ -174,28 +171,24 @@ def _categories_section(report: ReportFile) -> Section:
 
 def steps_section(report: ReportFile, most: int) -> Section:
     """Return the peak of each step; the first and the last ones if there are more than ``most``."""
-    steps = tuple(enumerate(report.steps))
-    shown = steps
+    steps = report.steps
+    shown = list(range(len(steps)))
 
     if len(steps) > most:
         half = most // 2
-        highest = max(steps, key=lambda pair: pair[1].allocated_bytes)
-        shown = tuple(
-            sorted({*steps[:half], highest, *steps[-half:]}, key=lambda pair: pair[0])
-        )
+        highest = max(shown, key=lambda place: steps[place].allocated_bytes)
+        shown = sorted({*shown[:half], highest, *shown[-half:]})
 
     rows: list[tuple[CellValue, ...]] = []
 
-    for place, step in shown:
+    for place in shown:
+        step = steps[place]
         number = step.index if step.number is None else step.number
         rows.append((number, *_size_cells(step, f"steps.{place}")))
 
     columns = (TableColumn("step", "number"), *_SIZES)
     left = len(steps) - len(shown)
-
-    caption = ""
-    if left:
-        caption = f"{left} other steps are not shown"
+    caption = f"{left} other steps are not shown" if left else ""
 
     return Section("Peak of each step", (Table(columns, tuple(rows), caption),))
 
@@ -246,11 +239,8 @@ def _sum_of(group: Sequence[TensorAtPeak]) -> int:
 
 def _tensors_row(group: Sequence[TensorAtPeak]) -> tuple[CellValue, ...]:
     first = group[0]
-    each = ""
-
-    if len(group) > 1:
-        each = f"{len(group)} x {format_bytes(first.requested_bytes)}"
-
+    size = format_bytes(first.requested_bytes)
+    each = f"{len(group)} x {size}" if len(group) > 1 else ""
     category = Cell(first.category.replace("_", " "), cast("Tone", first.category))
     why = Cell(first.why_alive, "muted")
     owner = _common_name(one.layer or one.name for one in group)
@@ -282,22 +272,16 @@ def layer_sections(report: ReportFile, most: int) -> Iterator[Section]:
             key = (_NUMBERS.sub("*", row.layer), *sizes)
             groups.setdefault(key, []).append(row.layer)
 
-    def sum_of(group: tuple[tuple[str, int, int, int], list[str]]) -> int:
-        (_, total, *_), names = group
-        return total * len(names)
-
     least = report.peak.requested_bytes // LEAST_PARTS
-    large = [group for group in groups.items() if sum_of(group) >= least]
-    ordered = sorted(large, key=sum_of, reverse=True)
+    ordered = sorted(groups.items(), key=lambda group: -group[0][1] * len(group[1]))
     rows: list[tuple[CellValue, ...]] = []
 
     for (_, total, *parts), names in ordered[:most]:
         count = len(names)
+        if count * total < least:
+            break
 
-        each = ""
-        if count > 1:
-            each = f"{count} x {format_bytes(total)}"
-
+        each = f"{count} x {format_bytes(total)}" if count > 1 else ""
         sums = (count * size for size in parts)
         rows.append((count * total, each, *sums, _common_name(names)))
 
@@ -312,10 +296,7 @@ def hosts_section(hosts: Sequence[HostRow], most: int) -> Section:
 
     for place, row in enumerate(hosts[:most]):
         words = "incomplete trace" if row.damaged else ""
-
-        if row.failed:
-            words = f"not read: {row.failed}"
-
+        words = f"not read: {row.failed}" if row.failed else words
         sizes = _size_cells(row, f"hosts.{place}")
         rows.append((row.host, row.allocator, *sizes, Cell(words, "warning")))
 

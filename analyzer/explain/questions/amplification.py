@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analyzer.explain.analysis import Analysis, saved_without
+from analyzer.explain.analysis import Analysis, saved_without, saved_without_rows
 from analyzer.explain.buffer_words import describe_largest, in_brackets
 from analyzer.model.graph.graph_index import (
     GRADIENT_ROLE,
@@ -29,9 +29,6 @@ from analyzer.model.graph.graph_index import (
 )
 from analyzer.model.recording.records import Finding
 from analyzer.model.units import format_bytes
-
-_LEAST_RATIO = 0.05  # share of the peak from which on a tensor is looked at
-_LEAST_BYTES = 1 << 20
 
 # bytes of a tensor over the inputs of its op, or over its readers' results
 TIMES = 4
@@ -270,8 +267,7 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 def find_large(analysis: Analysis) -> pd.DataFrame:
     """Return the large buffers at the peak, the largest first."""
     alive = analysis.alive.sort_values("requested_bytes", ascending=False)
-    least = max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes)
-    return alive[alive["requested_bytes"] >= least]
+    return alive[alive["requested_bytes"] >= analysis.least_bytes]
 
 
 def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tensors]:
@@ -329,18 +325,15 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
         is_kept |= is_late & (forward["category"] == "activation")
 
     kept = forward[is_kept & forward.index.isin(analysis.alive.index)]
-    total = int(kept["requested_bytes"].sum())
-    if total < max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes):
+    if kept["requested_bytes"].sum() < analysis.least_bytes:
         return
 
     watch = analysis.recording.watch
-    where = next((str(line) for line in kept["source"] if line), "")
-    if not where and watch is not None:
-        where = watch.where
-
+    usual = "" if watch is None else watch.where
+    where = next(filter(None, kept["source"]), usual)
     title = (
         f"A GradientTape keeps {len(kept):,} results that no wanted gradient needs: "
-        f"{share_of_peak(analysis, kept)}{in_brackets(where)}"
+        f"{analysis.share_words(kept)}{in_brackets(where)}"
     )
 
     detail = (
@@ -409,22 +402,20 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     rows = rows[(rows["sum"] != "") & has_others]
 
     rows = rows.sort_values("requested_bytes", ascending=False, kind="stable")
-    rows = rows[rows["requested_bytes"] >= _LEAST_BYTES]
+    rows = rows[rows["requested_bytes"] >= 1 << 20]
     is_later = rows.groupby("sum").cumcount() >= (1 if is_known else _SUMMED_EAGERLY)
 
     for source, equal in rows.groupby("source", observed=True):
-        sums = equal["sum"].nunique()
         gone = equal[is_later[equal.index]]
-        saves = _saved_without_rows(analysis, gone, 1.0)
-        if saves < _LEAST_RATIO * analysis.peak.requested_bytes:
+        saves = saved_without_rows(analysis, gone)
+        if saves < analysis.least_bytes:
             continue
 
-        where = source or next((one for one in alive["source"] if one), "")
+        where = source or next(filter(None, alive["source"]), "")
         shapes = " and ".join(equal["shape"].astype(str).unique()[:2])
-        total = "one sum" if sums == 1 else f"{sums} sums"
         title = (
-            f"{len(equal)} gradients of {shapes} wait for {total}: "
-            f"{share_of_peak(analysis, equal)}{in_brackets(str(where))}"
+            f"{len(equal)} gradients of {shapes} wait to be added up: "
+            f"{analysis.share_words(equal)}{in_brackets(str(where))}"
         )
 
         detail = (
@@ -527,13 +518,13 @@ def _report_pairs(
     same: pd.DataFrame,
 ) -> Finding:
     left, right = pair
-    ranks = {_rank(left), _rank(right)}
+    axes = sorted(shape.count(",") + 1 for shape in pair)
     size = format_bytes(int(same["requested_bytes"].max()))
     pairing = f"{left} with {right} makes {made} ({size}){in_brackets(where)}"
 
-    if len(ranks) == 2 and 1 in ranks:
+    if axes[0] == 1 < axes[1]:
         name = "outer-product"
-        column = max(left, right, key=_rank)
+        column = max(pair, key=lambda shape: shape.count(","))
         title = f"Accidental outer product: {pairing}"
         detail = (
             f"One operand lacks the last axis of the other ({column}), so that each "
@@ -567,11 +558,6 @@ def _pair_of(op: str, size: int, tensors: Tensors) -> tuple[str, ...]:
         return ()
 
     return tuple(shape for shape, _ in operands)
-
-
-def _rank(shape: str) -> int:
-    inside = shape.strip("[]")
-    return len(inside.split(",")) if inside else 0
 
 
 def _find_expanded(
@@ -675,7 +661,7 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
 
     title = (
         "A vectorized loop (tape.jacobian, tf.vectorized_map) makes all trips at once: "
-        f"{share_of_peak(analysis, alive[is_looped])}"
+        f"{analysis.share_words(alive[is_looped])}"
         f"{in_brackets(str(large['source'].iloc[0]))}"
     )
 
@@ -738,7 +724,7 @@ def _find_resized(
     is_image = (alive["category"] == "input") | (alive["copied_by"] != "")
     rows = alive[is_image & (alive["requested_bytes"] > written)]
     title = (
-        f"The images take {share_of_peak(analysis, rows)} until the step resizes them to "
+        f"The images take {analysis.share_words(rows)} until the step resizes them to "
         f"{format_bytes(written)}{in_brackets(tensors.line_of({'op': reader, **row}))}"
     )
 
@@ -786,7 +772,7 @@ def _find_logits(
 
         title = (
             f"{len(rows)} tensors with one number for each of {classes:,} classes: "
-            f"{share_of_peak(analysis, rows)}{in_brackets(max(rows['source']))}"
+            f"{analysis.share_words(rows)}{in_brackets(max(rows['source']))}"
         )
 
         left = 1 / len(rows)
@@ -803,14 +789,9 @@ def _find_logits(
             )
 
         same = analysis.rows[analysis.rows["requested_bytes"] == size]
-        saves = _saved_without_rows(analysis, same, 1 - left)
+        saves = saved_without_rows(analysis, same, 1 - left)
 
         yield report_rows(analysis, "logits-held", title, detail, rows, saves)
-
-
-def _saved_without_rows(analysis: Analysis, rows: pd.DataFrame, share: float) -> int:
-    sizes = (rows["requested_bytes"] * share).astype("int64")
-    return saved_without(analysis, sizes, rows["born"], rows["dies"])
 
 
 def report_rows(
@@ -824,7 +805,7 @@ def report_rows(
 ) -> Finding:
     """Return a finding about rows; without ``saves``, it saves a share of each of them."""
     if saves is None:
-        saves = _saved_without_rows(analysis, rows, share)
+        saves = saved_without_rows(analysis, rows, share)
 
     return Finding(
         id=name,
@@ -839,10 +820,3 @@ def report_rows(
 def _with_size_and_line(title: str, row: dict[str, Any], tensors: Tensors) -> str:
     size = format_bytes(int(row["requested_bytes"]))
     return f"{title} ({size}){in_brackets(tensors.line_of(row))}"
-
-
-def share_of_peak(analysis: Analysis, rows: pd.DataFrame) -> str:
-    """Return the bytes of tensors, and their share of the peak, as text."""
-    total = int(rows["requested_bytes"].sum())
-    share = total / analysis.peak.requested_bytes
-    return f"{format_bytes(total)} ({share:.0%} of the peak)"

@@ -10,7 +10,6 @@ from analyzer.explain.questions.amplification import (
     TIMES,
     Tensors,
     report_rows,
-    share_of_peak,
 )
 from analyzer.model.recording.records import Finding
 
@@ -44,7 +43,7 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             analysis,
             "wide-kernel",
             f"{kernel['variable']} {kernel['shape']} with its gradient and its "
-            f"optimizer's tensors: {share_of_peak(analysis, at_peak)}",
+            f"optimizer's tensors: {analysis.share_words(at_peak)}",
             f"Flatten gives the layer all numbers of {images[0]}. Pool first, with "
             "GlobalAveragePooling2D() in its place or further MaxPooling2D(). The "
             "saving is that without this kernel.",
@@ -76,7 +75,7 @@ def find_attention(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             analysis,
             "attention-scores",
             f"Attention of each position with each: scores {shape} take "
-            f"{share_of_peak(analysis, at_peak)}{in_brackets(where)}",
+            f"{analysis.share_words(at_peak)}{in_brackets(where)}",
             "They grow with the square of the positions. Pool the keys and values of an "
             "image, attend within windows, or compute the scores for blocks of queries "
             "inside tf.recompute_grad. The saving is that of a quarter of the scores.",
@@ -103,7 +102,7 @@ def find_targets(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         analysis,
         "class-targets",
         f"Targets {targets['shape'].iloc[0]} have one number for each class: "
-        f"{share_of_peak(analysis, targets)}",
+        f"{analysis.share_words(targets)}",
         "If they are one-hot, give SparseCategoricalCrossentropy the class numbers. The "
         "loss then needs no scratch memory, and the input pipeline no one-hot tensors.",
         pd.concat([targets, scratch]),
@@ -133,7 +132,7 @@ def find_sigmoids(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         analysis,
         "sigmoids-kept",
         f"{len(kept)} results of x * tf.sigmoid(x) keep their sigmoid too: "
-        f"{share_of_peak(analysis, kept)}{in_brackets(tensors.line_of(kept.iloc[0]))}",
+        f"{analysis.share_words(kept)}{in_brackets(tensors.line_of(kept.iloc[0]))}",
         "tf.nn.silu(x) is the same function. It keeps x alone for its gradient, and "
         "computes the sigmoid again.",
         kept.iloc[:-1],  # one is computed again at a time
@@ -162,7 +161,7 @@ def find_kept_results(analysis: Analysis) -> Iterator[Finding]:
             analysis,
             "results-kept",
             f"{len(rows)} results {shape}{layer and f' of {layer}'} are held at once: "
-            f"{share_of_peak(analysis, rows)}{in_brackets(watch.where)}",
+            f"{analysis.share_words(rows)}{in_brackets(watch.where)}",
             "A list or another container of the program holds them. Store NumPy arrays, "
             "which lie outside the card, or numbers.",
             rows.iloc[1:],

@@ -46,17 +46,12 @@ def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
         f"chunks took {format_bytes(in_use)}."
     )
 
-    if failure.memory_limit_bytes is not None:
-        free = failure.memory_limit_bytes - in_use
-        short = ""
+    free = failure.free_bytes
 
-        if wanted is not None and wanted <= free:
-            short = ", but no free chunk is large enough: the pool is fragmented"
-        elif wanted is not None:
-            short = f": the request needs {format_bytes(wanted - free)} more"
-
-        limit = format_bytes(failure.memory_limit_bytes)
-        detail += f" The limit is {limit}, so {format_bytes(free)} were free{short}."
+    if free is not None:
+        detail += f" Of the limit, {format_bytes(free)} were free."
+    if free is not None and wanted is not None and wanted <= free:
+        detail += " No free chunk was large enough: the pool is fragmented."
 
     asked = "more" if wanted is None else format_bytes(wanted)
 
@@ -75,7 +70,7 @@ def failure_of(analysis: Analysis) -> UnservedRequest | None:
     if error is None or error.type != "ResourceExhaustedError":
         return None
 
-    instant = _instant_of_failure(analysis, len(analysis.recording.events) - 1)
+    instant = _instant_of_failure(analysis)
     _, in_use = analysis.line.at(instant)
     limit = analysis.recording.device.memory_limit_bytes
 
@@ -99,13 +94,10 @@ def requested_by(message: str) -> int | None:
 
     block = _BLOCK.search(message)
 
-    if block is None:
-        return None
-
-    return parse_bytes(block[1] + block[2])
+    return None if block is None else parse_bytes(block[1] + block[2])
 
 
-def _instant_of_failure(analysis: Analysis, last: int) -> int:
+def _instant_of_failure(analysis: Analysis) -> int:
     """Return the instant of the last step at which the request failed.
 
     TensorFlow's allocator retries for ten seconds (allocator_retry.cc, ``kMaxMillisToWait`` in
@@ -117,11 +109,9 @@ def _instant_of_failure(analysis: Analysis, last: int) -> int:
     first = analysis.first if analysis.step is not None else 0
     events = analysis.recording.events
 
-    window = analysis.line.allocated[first + 1 : last + 2]
-    is_own = (events["allocator"] == analysis.recording.allocator).to_numpy()[
-        first : last + 1
-    ]
-    own = first + np.flatnonzero(is_own)
+    window = analysis.line.allocated[first + 1 : len(events) + 1]
+    is_own = events["allocator"] == analysis.recording.allocator
+    own = np.flatnonzero(is_own & (np.arange(len(events)) >= first))
 
     is_simulated = analysis.recording.simulated_run is not None
     least_ps = _LEAST_SIMULATED_WAIT_PS if is_simulated else _LEAST_WAIT_PS
@@ -151,10 +141,7 @@ def find_failed_step(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     named_ratio = (owners.total() - owners[_UNKNOWN]) / max(in_use, 1)
     wanted = requested_by(failed.message)
 
-    request = "A request"
-    if wanted is not None:
-        request = f"A request for {format_bytes(wanted)}"
-
+    request = "A request" + (f" for {format_bytes(wanted)}" if wanted else "")
     (first, size_bytes), *_ = owners.most_common(1) or [(_UNKNOWN, 0)]
     category, holder, layer, where = first
     words = holder or category + (f" of {layer}" if layer else "")
@@ -180,15 +167,15 @@ def _name_live_bytes(analysis: Analysis, failed: FailedStep) -> Counter[Owner]:
     by_variable: dict[str, Owner] = {}
     alive = analysis.alive
 
-    for row in alive[alive["variable"] != ""].itertuples():
-        name = f"the variable {row.variable}"
-        by_variable[str(row.variable)] = (str(row.category), name, str(row.layer), "")
-
     by_size: dict[int, list[Owner]] = {}  # the buffers of the traced peak
 
-    for row in alive[alive["variable"] == ""].itertuples():
-        owner = (str(row.category), "", str(row.layer), str(row.source))
-        by_size.setdefault(int(row.requested_bytes), []).append(owner)
+    for row in alive.itertuples():
+        name = f"the variable {row.variable}" if row.variable else ""
+        owner = (str(row.category), name, str(row.layer), str(row.source))
+        if name:
+            by_variable[str(row.variable)] = owner
+        else:
+            by_size.setdefault(int(row.requested_bytes), []).append(owner)
 
     owners: Counter[Owner] = Counter()
 

@@ -8,14 +8,20 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from analyzer.explain.analysis import LOW, PERSISTENT, Analysis, saved_without
+from analyzer.explain.analysis import (
+    LOW,
+    PERSISTENT,
+    Analysis,
+    saved_without,
+    saved_without_rows,
+)
 from analyzer.explain.buffer_words import (
     describe_largest,
-    evidence_row,
     in_brackets,
     is_passing,
     is_retained,
 )
+from analyzer.explain.questions.amplification import report_rows
 from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.choice import Category
 from analyzer.model.graph.graph_index import LEFT_ROLE
@@ -23,11 +29,9 @@ from analyzer.model.recording.labels import BATCH_ROLE
 from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLE, Finding, Severity
 from analyzer.model.units import format_bytes
 
-# Tensors of one kind are reported above both: bytes, and a share of the peak.
-_LEAST_BYTES = 1 << 20
-_LEAST_RATIO = 0.05
-
 _BATCH_RATIO = 0.5  # of the activations that share a first axis: it is the batch
+
+_LARGE_RISE_BYTES = 1 << 20  # a step
 
 _TENSORS = 8
 _MANY_EXAMPLES = 1000  # in a single call from which on it seems to have all data
@@ -60,13 +64,8 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     config = analysis.recording.step_config
 
     # The first axis with the most bytes.
-    alive = analysis.alive
-    axes = alive["shape"].astype(str).str.extract(r"^\[(\d+),", expand=False)
-    sums = alive["requested_bytes"].groupby(axes).sum()
-
-    examples = 0
-    if len(sums):
-        examples = int(sums.idxmax())
+    sums = _sum_by_first_axis(analysis.alive)
+    examples = int(sums.idxmax()) if len(sums) else 0
 
     if watch is None or not (watch.whole_run or watch.steps <= 1):
         return
@@ -74,16 +73,16 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
         return
 
     # The name of the result is bound where the model is called.
-    where = watch.where
-
-    for held in reversed(watch.held):
-        if any(shape[:1] == (examples,) for shape in held.shapes):
-            where = held.where
+    results = (
+        held.where
+        for held in watch.held
+        if any(shape[:1] == (examples,) for shape in held.shapes)
+    )
+    where = next(results, watch.where)
 
     # ``predict`` copies the whole array to the card too (``array_data_adapter.py``).
     rows = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
-    freed = (rows["requested_bytes"] * (1 - _USUAL_BATCH / examples)).astype("int64")
-    saves = saved_without(analysis, freed, rows["born"], rows["dies"])
+    saves = saved_without_rows(analysis, rows, 1 - _USUAL_BATCH / examples)
 
     yield Finding(
         id="whole-set",
@@ -112,15 +111,11 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
 
     total = growing
     words = "tensors grow with the batch size"
-    grown = ""
 
     if not infers and waiting >= growing // 2:
         id_ = "retained-activations"
         total = waiting
         words = "activations wait for the backward pass"
-        grown = (
-            f" In all, {format_bytes(growing)} at the peak grow with the batch size."
-        )
 
     if saves < LOW * analysis.limit_bytes:
         return
@@ -130,7 +125,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         severity=analysis.rate(saves),
         title=f"{format_bytes(total)} of {words} ({total / peak:.0%} of the peak)",
         detail=f"The saving is that of half the batch size: {batch // 2} instead of "
-        f"{batch}.{grown}",
+        f"{batch}.",
         saves_bytes=saves,
     )
 
@@ -144,12 +139,17 @@ def find_batch(analysis: Analysis) -> int:
 
     alive = analysis.alive
     kept = alive[alive["category"] == Category.ACTIVATION.value]
-    first = kept["shape"].astype(str).str.extract(r"^\[(\d+)", expand=False)
-    sums = kept["requested_bytes"].groupby(first).sum()
+    sums = _sum_by_first_axis(kept)
     if sums.empty or sums.max() < _BATCH_RATIO * _sum_of(kept):
         return 0
 
     return int(sums.idxmax())
+
+
+def _sum_by_first_axis(rows: pd.DataFrame) -> pd.Series:
+    """Return the requested bytes of tensors by the length of their first axis, as text."""
+    first = rows["shape"].astype(str).str.extract(r"^\[(\d+)", expand=False)
+    return rows["requested_bytes"].groupby(first).sum()
 
 
 def _save_by_half(analysis: Analysis, batch: int) -> int:
@@ -222,7 +222,7 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
 
     yield Finding(
         id="growth-per-step",
-        severity=Severity.HIGH if rise >= _LEAST_BYTES else Severity.LOW,
+        severity=Severity.HIGH if rise >= _LARGE_RISE_BYTES else Severity.LOW,
         title=f"Memory grows by {format_bytes(rise)} a step",
         detail="Tensors that are alive after a step are not freed by the next one. "
         "Usual causes: a list that collects tensors, a metric that is never reset, a "
@@ -301,7 +301,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
             "all variables, without the copy of the table that a step with SGD reads."
         )
 
-    saves = saved_without(analysis, gone["requested_bytes"], gone["born"], gone["dies"])
+    saves = saved_without_rows(analysis, gone)
 
     # After a scattered update, each read of the table copies it (``copy_on_read_mode`` in
     # ``resource_variable_ops.cc``).
@@ -360,32 +360,24 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     """Report optimizer state that is a large share of the peak."""
     alive = analysis.alive
     peak = analysis.peak.requested_bytes
-    state = analysis.categories[Category.OPTIMIZER_STATE.value]
+    slots = alive[alive["category"] == Category.OPTIMIZER_STATE.value]
+    state = _sum_of(slots)
 
     # While an update runs, a variable may have two buffers.
     of_variables = alive[alive["category"] == Category.PARAMETER.value]
-    once = of_variables.drop_duplicates("variable")
-    parameters = int(once["requested_bytes"].sum())
+    parameters = _sum_of(of_variables.drop_duplicates("variable"))
     if state <= _STATE_RATIO * peak:
         return
 
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
-    saves = state
-    change = "Plain SGD without momentum needs no state"
-
-    if state > parameters:
-        saves = state - parameters
-        change = (
-            "An optimizer with one slot per parameter (SGD with momentum, Lion, "
-            f"Adagrad) saves {format_bytes(saves)}; plain SGD needs no state"
-        )
+    saves = state - parameters if state > parameters else state
 
     yield Finding(
         id="optimizer-state",
         severity=analysis.rate(saves),
-        title=f"{optimizer}'s state takes {format_bytes(state)} ({state / peak:.0%} of "
-        "the peak)",
-        detail=f"A smaller batch does not reduce it. {change}. Training fewer "
+        title=f"{optimizer}'s state takes {analysis.share_words(slots)}",
+        detail="A smaller batch does not reduce it. SGD with momentum, Lion and Adagrad "
+        "have one slot per parameter, and plain SGD has none. Training fewer "
         "parameters (freezing, LoRA) reduces it in proportion.",
         saves_bytes=saves,
     )
@@ -394,17 +386,14 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
 def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     """Report workspaces that are alive at the peak, and the most that smaller ones can save."""
     rows = analysis.rows
-    peak = analysis.peak.requested_bytes
-
     own = rows[
         (rows["category"] == Category.WORKSPACE.value) & ~rows["role"].isin(FIXED_ROLES)
     ]
     at_peak = own[own.index.isin(analysis.alive.index) & (own["role"] != TRIAL_ROLE)]
-    total = int(at_peak["requested_bytes"].sum())
-    if not total or total < LOW * peak:
+    if _sum_of(at_peak) <= LOW * analysis.peak.requested_bytes:
         return
 
-    saves = saved_without(analysis, own["requested_bytes"], own["born"], own["dies"])
+    saves = saved_without_rows(analysis, own)
     row = at_peak.loc[at_peak["requested_bytes"].idxmax()]
     largest = int(row["requested_bytes"])
     limit_mib = largest // 2 >> 20
@@ -420,8 +409,7 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         id="workspace",
         severity=analysis.rate(saves),
-        title=f"Workspaces of convolutions take {format_bytes(total)} "
-        f"({total / peak:.0%} of the peak)",
+        title=f"Workspaces of convolutions take {analysis.share_words(at_peak)}",
         detail=f"The largest is in {row['op']}. Layout copies and unused outputs are not "
         f"counted here.{advice}",
         saves_bytes=saves,
@@ -440,29 +428,14 @@ def _report_tensors(
 ) -> Iterator[Finding]:
     """Report tensors that take 1 MiB and 5 % of the peak; ``where`` is used without a known line."""
     size_bytes = _sum_of(rows)
-    if size_bytes < max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes):
+    if size_bytes < analysis.least_bytes:
         return
 
-    largest = rows.nlargest(_TENSORS, "requested_bytes").to_dict("records")
-    known = (str(row["source"]) for row in largest if row["source"])
-    line = in_brackets(next(known, where))
-    evidence = []
+    largest = rows.nlargest(_TENSORS, "requested_bytes")
+    line = next(filter(None, largest["source"]), where)
+    title = f"{format_bytes(size_bytes)} of the peak {words}{in_brackets(line)}"
 
-    for row in largest:
-        what = f"{row['dtype']} {row['shape']}"
-        name = row["tensor"] or row["op"]
-        size = int(row["requested_bytes"])
-        source = str(row["source"])
-        evidence.append(evidence_row(what, name=str(name), where=source, size=size))
-
-    yield Finding(
-        id=id_,
-        severity=analysis.rate(saves_bytes),
-        title=f"{format_bytes(size_bytes)} of the peak {words}{line}",
-        detail=detail,
-        saves_bytes=saves_bytes,
-        evidence=tuple(evidence),
-    )
+    yield report_rows(analysis, id_, title, detail, rows, saves_bytes)
 
 
 def _sum_of(rows: pd.DataFrame) -> int:

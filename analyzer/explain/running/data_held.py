@@ -87,9 +87,7 @@ def find_filling_stage(
 
 
 def _report_constant(one: LargeConstant) -> Finding:
-    copies = "a graph"
-    if one.copies > 1:
-        copies = f"{one.copies} graphs"
+    copies = f"{one.copies} graphs" if one.copies > 1 else "a graph"
 
     return Finding(
         id="data-constant",
@@ -107,14 +105,13 @@ def _report_constant(one: LargeConstant) -> Finding:
 
 
 def _report_held(one: LargeConstant, *, on_card: bool) -> Finding:
-    where = "on the card" if on_card else "in TensorFlow's memory"
     off_card = "; tf.device('CPU') keeps it off the card" if on_card else ""
     size = format_bytes(one.size_bytes)
 
     return Finding(
         id="data-held",
         severity=Severity.HIGH if on_card else Severity.MEDIUM,
-        title=f"{size} of data stay {where}: {one.name} holds the whole set "
+        title=f"{size} of data stay in TensorFlow's memory: {one.name} holds the whole set "
         f"({one.where})",
         detail=f"The tensors ({_array_words(one)}) are alive in all traced steps. Keep "
         "the array in NumPy or memory-mapped and load batches with "
@@ -157,21 +154,17 @@ def _report_stage(one: DataStage, *, is_filling: bool) -> Finding:
     """Report a stage; ``is_filling`` is whether memory grows because of it."""
     size_bytes = _stage_bytes(one)
     verb = "is filling and holds" if is_filling else "holds"
-
-    filling = "The growth ends when the stage is full. " if is_filling else ""
     element = format_bytes(one.element_bytes or 0)
-    is_queue = one.kind == "queue"
-    stage = (
-        "The queue of the PyDataset" if is_queue else f"The tf.data stage {one.kind}"
-    )
+    stage = f"The tf.data stage {one.kind}"
+    if one.kind == "queue":
+        stage = "The queue of the PyDataset"
 
     return Finding(
         id="data-stage",
         severity=Severity.MEDIUM if is_filling else Severity.LOW,
         title=f"{stage} {verb} up to {format_bytes(size_bytes)} on"
         f" the host ({one.where})",
-        detail=f"{one.elements} elements of {element}. "
-        f"{filling}{_STAGE_ADVICE[one.kind]}",
+        detail=f"{one.elements} elements of {element}. {_STAGE_ADVICE[one.kind]}",
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import PERSISTENT, Analysis
@@ -24,6 +25,7 @@ _LEAST_TAPE_BYTES = 64 << 10  # of a single tape
 _LEAST_NAMED_BYTES = 1 << 20
 _LEAST_NAMED_RATIO = 0.1
 
+_OF_TENSOR = ["op", "requested_bytes"]  # columns
 _LOADERS = ("", "IteratorGetNext")  # ops that load the data of a loop
 
 _ROWS = 8
@@ -31,10 +33,7 @@ _ROWS = 8
 
 def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report stored gradient tapes, and persistent or unused tapes that are alive after the step."""
-    size_bytes = 0
-    if watch.tapes:
-        size_bytes = _bytes_of_tapes(analysis, watch)
-
+    size_bytes = _bytes_of_tapes(analysis, watch) if watch.tapes else 0
     size = format_bytes(size_bytes)
 
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
@@ -46,22 +45,9 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
             id_ = "tapes-kept"
             holder = f" in {one.holder}" if one.holder else ""
             title = f"{one.alive} gradient tapes accumulate{holder} and hold {size}"
-            advice = (
-                "Delete each tape after its gradients: del tape, and store no "
-                "reference to it."
-            )
         elif is_idle and not is_failed:
             id_ = "tape-outlives-use"
-            kind = "An unused"
-            advice = "Remove the tape if no gradient is computed."
-
-            if one.persistent:
-                kind = "A persistent"
-                advice = (
-                    "Compute all gradients in one call without persistent=True, or "
-                    "`del tape` after the last call."
-                )
-
+            kind = "A persistent" if one.persistent else "An unused"
             title = f"{kind} tape still holds {size} after its step"
         else:
             continue
@@ -71,7 +57,8 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
             severity=Severity.HIGH,
             title=f"{title} ({one.where})",
             detail="A tape holds all intermediate results that it recorded, until it "
-            f"is freed. {advice}",
+            "is freed: del tape after its last use, and store no reference to it. One "
+            "call for all gradients needs no persistent=True.",
             saves_bytes=size_bytes,
             saves_kind="allocated",
         )
@@ -98,23 +85,12 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
         made = max(one.made, one.alive)
         id_ = "models-made-anew"
         severity = Severity.LOW
-
         saves_bytes = None
-        advice = (
-            "Earlier models are gone, but each one was traced. If they have the same "
-            "layers, build one model and restore its first weights: "
-            "model.set_weights(first)."
-        )
 
         if one.alive > 1:
             id_ = "models-kept"
             severity = Severity.MEDIUM
             saves_bytes = one.size_bytes * (one.alive - 1) // one.alive
-            advice = (
-                "Between two models of a search or of folds: drop every reference to the "
-                "model, then keras.utils.clear_session(); or run each model in its own "
-                "process."
-            )
 
         size = format_bytes(one.size_bytes)
         title = (
@@ -131,7 +107,9 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
             severity=severity,
             title=title,
             detail="Each model holds its weights, its optimizer state and the graphs of "
-            f"its functions. {advice}",
+            "its functions. Models with the same layers: build one and restore its first "
+            "weights, model.set_weights(first). Others: drop every reference to a model "
+            "before the next, then keras.utils.clear_session().",
             saves_bytes=saves_bytes,
             saves_kind="allocated",
         )
@@ -150,25 +128,25 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     steps = alive["step"]
     is_older = steps.notna() & (steps.fillna(-1) < analysis.step.index)
     is_older &= ~alive["address"].isin(collected)
-    of_old = _ops_and_sizes(alive[is_older & ~alive["category"].isin(PERSISTENT)])
+    older = alive[is_older & ~alive["category"].isin(PERSISTENT)]
+    tensors = pd.MultiIndex.from_frame(older[_OF_TENSOR])
 
     # A name is matched by op and size. Loaded batches are skipped: their name is reassigned before the
     # step begins.
     left = tensors_left(analysis)
     left = left[~left["op"].isin(_LOADERS)]
-    made = dict(zip(left["address"], _ops_and_sizes(left), strict=True))
-
     names = []
-    known = set()
+    is_known = np.zeros(len(older), bool)
 
     for held in watch.held:
-        tensors = {made[one] for one in held.addresses if one in made}
+        own = left.loc[left["address"].isin(held.addresses), _OF_TENSOR]
+        is_held = tensors.isin(list(own.itertuples(index=False, name=None)))
         is_bounded = held.bound or held.removes
-        if tensors.intersection(of_old) and not is_bounded and held not in growing:
+        if is_held.any() and not is_bounded and held not in growing:
             names.append(held)
-            known |= tensors
+            is_known |= is_held
 
-    size_bytes = sum(size for op, size in of_old if (op, size) in known)
+    size_bytes = int(older.loc[is_known, "requested_bytes"].sum())
     if not names or size_bytes < max(_LEAST_NAMED_BYTES, _LEAST_NAMED_RATIO * peak):
         return
 
@@ -181,12 +159,6 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
         "later. `del` it at the end of the step, or move the step into a function.",
         saves_bytes=size_bytes,
         evidence=tuple(holder_row("held by", held) for held in names[:_ROWS]),
-    )
-
-
-def _ops_and_sizes(rows: pd.DataFrame) -> list[tuple[str, int]]:
-    return list(
-        zip(rows["op"].astype(str), rows["requested_bytes"].astype(int), strict=True)
     )
 
 
@@ -227,9 +199,7 @@ def _report_created(one: TracedFunction, start: str) -> Finding:
     holder = f", held by {one.holder}" if one.holder else ""
     is_kept = one.alive >= _COPIES
 
-    kept = ""
-    if is_kept:
-        kept = f"; {one.alive} are still alive{holder}"
+    kept = f"; {one.alive} are still alive{holder}" if is_kept else ""
 
     return Finding(
         id="functions-made-anew",
@@ -244,15 +214,9 @@ def _report_created(one: TracedFunction, start: str) -> Finding:
 
 
 def _report_retraced(one: TracedFunction, start: str) -> Finding:
-    reason = ""
-    cause = "object"
-
-    if one.retraces:
-        last = one.retraces[-1]
-        cause = last.cause
-
-        if last.changed:
-            reason = f" Last reason: {last.changed}."
+    last = one.retraces[-1] if one.retraces else None
+    cause = "object" if last is None else last.cause
+    reason = f" Last reason: {last.changed}." if last and last.changed else ""
 
     return Finding(
         id="retraced",
@@ -267,11 +231,8 @@ def _report_retraced(one: TracedFunction, start: str) -> Finding:
 
 
 def _graph_size(one: TracedFunction) -> str:
-    size = format_bytes(one.graph_bytes)
-    if not one.constant_bytes:
-        return size
-
-    return f"{size}, {format_bytes(one.constant_bytes)} of it constants"
+    graph, constants = map(format_bytes, (one.graph_bytes, one.constant_bytes))
+    return f"{graph}, {constants} of it constants"
 
 
 def _place_of(one: TracedFunction) -> str:
@@ -281,18 +242,7 @@ def _place_of(one: TracedFunction) -> str:
 
 
 def _calls_of(one: TracedFunction) -> tuple[EvidenceRow, ...]:
-    rows = [
-        evidence_row(
-            "defined",
-            name=one.name,
-            where=one.where,
-            count=one.traces,
-            size=one.graph_bytes,
-        )
-    ]
-
-    for retrace in one.retraces[-_CALL_ROWS:]:
-        call = f"call {retrace.call}"
-        rows.append(evidence_row(call, name=retrace.changed, where=one.called_at))
-
-    return tuple(rows)
+    return tuple(
+        evidence_row(f"call {retrace.call}", name=retrace.changed, where=one.called_at)
+        for retrace in one.retraces[-_CALL_ROWS:]
+    )

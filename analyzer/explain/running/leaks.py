@@ -7,7 +7,12 @@ import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import LOW, PERSISTENT, Analysis
-from analyzer.explain.buffer_words import evidence_row, holder_row, in_brackets
+from analyzer.explain.buffer_words import (
+    describe_ops,
+    evidence_row,
+    holder_row,
+    in_brackets,
+)
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.run_note import HeldTensors, WatchNote
@@ -90,22 +95,15 @@ def find_leaks(
 
     filling = find_filling(watch, growth)
     if filling is not None:
-        full = (
-            "The program also removes entries from it, so the growth may end. If it "
-            "does not, limit the container: collections.deque(maxlen=…)."
-        )
-        if filling.bound:
-            full = (
-                f"It has room for {filling.bound:,} entries; memory grows until it is "
-                "full."
-            )
+        room = f" for {filling.bound:,} entries" if filling.bound else ""
 
         yield Finding(
             id="fills",
             severity=Severity.LOW,
             title=f"Memory rises by {format_bytes(round(growth.per_step_bytes))} a step"
             f" while {filling.holder} fills{in_brackets(filling.where)}",
-            detail=full,
+            detail=f"Memory grows until its room{room} is full. Without a bound, limit "
+            "it: collections.deque(maxlen=…).",
             evidence=(holder_row("kept by", filling),),
         )
 
@@ -288,16 +286,12 @@ def _find_growing_tensor(
     rows = analysis.recording.allocations
 
     for held in watch.held:
-        op = next(
-            (str(op) for op in left.loc[left["address"].isin(held.addresses), "op"]), ""
-        )
+        op = next(iter(left.loc[left["address"].isin(held.addresses), "op"]), "")
         if held.grows or not op:
             continue
 
-        by_step = rows[rows["op"] == op].groupby("step", observed=True)[
-            "requested_bytes"
-        ]
-        sizes = by_step.max()
+        made = rows[rows["op"] == op]
+        sizes = made["requested_bytes"].groupby(made["step"]).max()
         rises = sizes.diff().iloc[1:]
         is_rising = len(rises) >= _FEWEST_STEPS and rises.min() > 0
         if not is_rising or rises.median() < _EXPLAINS_RATIO * growth.per_step_bytes:
@@ -326,16 +320,6 @@ def _report_unknown_holder(
     rows = tensors_left(analysis)
     rows = rows[rows["step"] < len(analysis.recording.steps) - 1]
     sums = rows.groupby("op", observed=True)["allocated_bytes"].sum()
-    sources = dict(zip(rows["op"].astype(str), rows["source"].astype(str), strict=True))
-    evidence = []
-
-    for op, size in sums.sort_values(ascending=False).head(_ROWS).items():
-        name = str(op) or "without a name"
-        where = sources[str(op)]
-        evidence.append(
-            evidence_row("outlives its step", name=name, where=where, size=int(size))
-        )
-
     step = f" (a step is {watch.step}, {watch.where})" if watch.where else ""
 
     finding = _report_growth(
@@ -343,7 +327,7 @@ def _report_unknown_holder(
         f"the holder is unknown{step}",
         "No container of the program holds the bytes. Check the ops in the evidence: "
         "their buffers outlive their step.",
-        tuple(evidence),
+        describe_ops("outlives its step", sums, rows),
     )
 
     return replace(finding, id="grows")

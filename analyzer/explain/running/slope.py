@@ -7,14 +7,13 @@ is the median of the slopes between all pairs of floors (Theil 1950, Sen 1968), 
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
 from analyzer.model.contract.report_file import TrendFigures
-from analyzer.model.contract.run_note import Reading, WatchNote
+from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import CPU_DEVICE, HOST_ALLOCATORS, card_number
 
@@ -45,17 +44,9 @@ _LEVEL_RATIO = 0.01
 _SPREADS = 6
 
 
-def growth_of(
-    readings: Sequence[Reading],
-    warmup: int,
-    value: Callable[[Reading], int | None] = lambda reading: reading.in_use_bytes,
-) -> TrendFigures:
-    """Return the trend of a series of readings, in order of the steps, without the warm-up.
-
-    ``value`` is the number of a reading to use; None if it was not measured.
-    """
-    sizes = {one.step: value(one) for one in readings}
-    points = sorted((step, size) for step, size in sizes.items() if size is not None)
+def growth_of(sizes: Mapping[int, int], warmup: int) -> TrendFigures:
+    """Return the trend of the bytes after each step, without the warm-up."""
+    points = sorted(sizes.items())
     if not points:
         return TrendFigures(trend="cannot tell")
 
@@ -135,17 +126,17 @@ def measure_growth(
     On the CPU, the allocator's memory is a part of the process and is subtracted. It never shrinks.
     """
     highest_bytes = 0
-    rest = []
+    device = {}
+    rest = {}
 
     for one in watch.readings:
+        device[one.step] = one.in_use_bytes
         if recording.device.kind == "cpu":
             highest_bytes = max(highest_bytes, one.in_use_bytes)
         if one.host_bytes is not None:
-            rest.append(replace(one, host_bytes=max(one.host_bytes - highest_bytes, 0)))
+            rest[one.step] = max(one.host_bytes - highest_bytes, 0)
 
-    device = growth_of(watch.readings, watch.warmup)
-
-    return device, growth_of(rest, watch.warmup, lambda one: one.host_bytes)
+    return growth_of(device, watch.warmup), growth_of(rest, watch.warmup)
 
 
 def find_own_peak(recording: Recording) -> int | None:

@@ -1,19 +1,19 @@
 """Steps that differ: shapes that vary, compiled functions; a batch outside the figures."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import pandas as pd
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import evidence_row, in_brackets
+from analyzer.explain.buffer_words import describe_ops, in_brackets
 from analyzer.explain.questions.peak_tensors import find_batch
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.graph.buffer_sharing import ITERATOR
 from analyzer.model.recording.records import TRIAL_ROLE, Finding, Severity, Step
+from analyzer.model.recording.timeline import find_peak
 from analyzer.model.units import format_bytes
-
-_ROWS = 8
 
 # Different sizes of one op's output from which on its shape varies: a last, smaller batch makes two.
 _SIZES = 3
@@ -31,30 +31,16 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     if len(steps) < _SIZES:
         return
 
-    allocated = analysis.line.allocated
-    peaks = []
-
-    for step in steps:
-        inside = allocated[step.first + 1 : step.last + 2]
-        peaks.append(int(inside.max()))
-
+    found = (find_peak(analysis.line, step.first, step.last) for step in steps)
+    peaks = [peak.allocated_bytes for peak in found]
     low = min(peaks)
     high = max(peaks)
     if high - low < _SPREAD_RATIO * high:
         return
 
-    widths = _find_varying_widths(_find_sizes(rows, steps))
+    widths = _find_varying_widths(rows, steps)
     if widths.empty:
         return
-
-    sources = dict(zip(rows["op"].astype(str), rows["source"].astype(str), strict=True))
-    evidence = []
-
-    for op, width in widths.nlargest(_ROWS).items():
-        name = str(op)
-        where = sources[str(op)]
-        row = evidence_row("varies by", name=name, where=where, size=int(width))
-        evidence.append(row)
 
     where = "" if watch is None else watch.where
     ops = f"{len(widths)} op{'s' * (len(widths) != 1)}"
@@ -69,21 +55,17 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
         "with fixed shapes is traced again for each shape. Pad to a few lengths "
         "(padded_batch, bucket_by_sequence_length) and drop the last partial batch "
         "(drop_remainder=True).",
-        evidence=tuple(evidence),
+        evidence=describe_ops("varies by", widths, rows),
     )
 
 
-def _find_sizes(rows: pd.DataFrame, steps: Sequence[Step]) -> pd.DataFrame:
-    """Return the largest buffer of each op, one column per step."""
+def _find_varying_widths(rows: pd.DataFrame, steps: Sequence[Step]) -> pd.Series:
+    """Return the range of each op whose largest buffer varies over the steps, without growing lists."""
     of_steps = rows["step"].isin([step.index for step in steps])
     made = rows[of_steps & (rows["op"] != "")]
     groups = made.groupby(["op", "step"], observed=True)["requested_bytes"]
+    sizes = groups.max().unstack("step")
 
-    return groups.max().unstack("step")
-
-
-def _find_varying_widths(sizes: pd.DataFrame) -> pd.Series:
-    """Return the range of each op whose size varies over the steps, without growing lists."""
     is_growing = (sizes.diff(axis=1).iloc[:, 1:] > 0).all(axis=1)
     is_varied = sizes.nunique(axis=1) >= _SIZES
     varied = sizes[is_varied & ~is_growing]
@@ -141,18 +123,15 @@ def _find_uncounted_batch(analysis: Analysis) -> int:
     if graph is None or not batch:
         return 0
 
-    sizes = [0]
+    size_bytes = 0
+    iterators = [op for op in graph.ops.values() if op.type == ITERATOR]
 
-    for op in graph.ops.values():
-        if op.type != ITERATOR:
-            continue
-
-        for spec in op.outputs:
-            if spec.shape:
-                shape = (batch, *spec.shape[1:])
-                sizes.append(tensor_bytes(spec.dtype, shape) or 0)
+    for spec in chain.from_iterable(op.outputs for op in iterators):
+        if spec.shape:
+            loaded = tensor_bytes(spec.dtype, (batch, *spec.shape[1:]))
+            size_bytes = max(size_bytes, loaded or 0)
 
     inputs = analysis.rows[analysis.rows["category"] == Category.INPUT.value]
-    is_held = inputs["requested_bytes"].max() >= max(sizes)
+    is_held = inputs["requested_bytes"].max() >= size_bytes
 
-    return 0 if is_held else max(sizes)
+    return 0 if is_held else size_bytes

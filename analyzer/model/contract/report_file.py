@@ -128,7 +128,7 @@ class OpBytes(TwoSizes, frozen=True, kw_only=True):
     type: Name = ""
     layer: Name = ""
     source: Name = ""
-    category: Category  # of most of its bytes
+    category: Category  # of its largest buffer
     allocations: Total = 0
     temporary_bytes: Total  # scratch memory of the op
     alive_at_peak_bytes: Total  # the requested part that is alive at the peak

@@ -11,6 +11,8 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report_file import DiffFile, ProgramFigures, ReportFile
 from analyzer.model.recording.records import Recording
@@ -125,9 +127,6 @@ def render(
     if comparison is not None:
         static += diff_document(comparison).sections[:2]
 
-    tensors = None
-    if report.tensors_at_peak:
-        tensors = report_sections.tensors_section(report, _TENSORS)
     static += report_sections.layer_sections(report, STATIC_ROWS)
 
     return fill_page(
@@ -149,7 +148,7 @@ def render(
         reasons=list(list_reasons(report)),
         shares=shares,
         changes=change_items(report),
-        tensors=tensors,
+        tensors=report_sections.tensors_section(report, _TENSORS),
         source_lines=source_lines_section(report),
         error_line=error_line(error),
         what_if=tuple(report_sections.what_if_lines(report)),
@@ -190,14 +189,11 @@ def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
     if program is None:
         return []
 
-    device = []
-    host = []
-
-    for one in program.readings:
-        device.append((one.step, one.in_use_bytes))
-        if one.host_bytes is not None:
-            host.append((one.step, one.host_bytes))
-
+    readings = program.readings
+    device = [(one.step, one.in_use_bytes) for one in readings]
+    host = [
+        (one.step, one.host_bytes) for one in readings if one.host_bytes is not None
+    ]
     charts = []
 
     for title, points in (
@@ -208,8 +204,7 @@ def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
             continue
 
         steps, sizes = zip(*points, strict=True)
-        first = steps[0]
-        end = steps[-1]
+        first, end = steps[0], steps[-1]
         most = max(*sizes, 1)
 
         low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
@@ -218,12 +213,9 @@ def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
             f"at the end {last}"
         )
 
-        places = []
-
-        for step, size_bytes in points:
-            along = (step - first) / max(end - first, 1)
-            down = 1 - size_bytes / most
-            places.append(f"{along:.4f},{down:.4f}")
+        along = (np.array(steps) - first) / max(end - first, 1)
+        down = 1 - np.array(sizes) / most
+        places = (f"{x:.4f},{y:.4f}" for x, y in zip(along, down, strict=True))
 
         charts.append((caption, " ".join(places)))
 

@@ -36,12 +36,12 @@ class StringTable(TextNumbers):
 
     def encode(self, values: pd.Series[Any]) -> npt.NDArray[np.int64]:
         """Return the number of every value, shape (n,); a missing value is the empty text."""
-        categorical = values.astype("category")
-        numbers = [self.of(str(text)) for text in categorical.cat.categories]
+        codes, texts = pd.factorize(values)
+        numbers = [self.of(str(text)) for text in texts]
         numbers.append(0)  # code -1, a missing value, reads the last number
-        codes = np.asarray(categorical.cat.codes, dtype=np.int64)
+        found: npt.NDArray[np.int64] = np.array(numbers, dtype=np.int64)[codes]
 
-        return np.array(numbers, dtype=np.int64)[codes]
+        return found
 
 
 def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str:
@@ -165,10 +165,7 @@ def payload(
         ends = {"first": kept.instant(one.first), "last": kept.instant(one.last)}
         steps.append({"index": one.index, "number": one.number, **ends})
 
-    compared = None
-    if comparison is not None:
-        compared = kept.plain(plain_report(comparison))
-
+    compared = comparison and kept.plain(plain_report(comparison))
     document = plain_report(report)
 
     header = {
@@ -227,14 +224,12 @@ def _readers(
         "graph_consumer": np.array(readers, dtype=np.int64),
     }
 
-    ops = []
+    if graph is None:
+        return [], columns
 
-    if graph is not None:
-        for name in places:
-            op = graph.ops[name]
-            ops.append([name, op.type, graph.layers[name], op.source])
+    ops = [(name, graph.ops[name]) for name in places]
 
-    return ops, columns
+    return [[name, op.type, graph.layers[name], op.source] for name, op in ops], columns
 
 
 def _buffer_columns(

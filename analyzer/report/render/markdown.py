@@ -43,35 +43,17 @@ def _blocks(blocks: Iterable[sections.Block]) -> Iterator[str]:
 
 
 def _paragraph(paragraph: sections.Paragraph) -> str:
-    parts = []
+    text = markdown_text(paragraph.text)
+    if paragraph.tone == "strong":
+        return f"**{text}**"
 
-    for text, tone in paragraph.pieces:
-        shown = markdown_text(text)  # without the spaces at its ends
-
-        if tone == "strong":
-            parts.append(f"**{shown}**")
-            continue
-
-        before = " " if text[:1].isspace() else ""
-        after = " " if text[-1:].isspace() else ""
-        parts.append(f"{before}{shown}{after}")
-
-    quote = "> " if paragraph.tone == "warning" else ""
-    text = "".join(parts)
-
-    return f"{quote}{text}"
+    return f"> {text}" if paragraph.tone == "warning" else text
 
 
 def _table(table: sections.Table) -> Iterator[str]:
-    places = []
-    names = []
-    rules = []
-
-    for place, column in enumerate(table.columns):
-        if column.kind != "bar":
-            places.append(place)
-            names.append(markdown_text(column.name))
-            rules.append("--:" if column.is_number else "---")
+    columns = [column for column in table.columns if column.kind != "bar"]
+    names = [markdown_text(column.name) for column in columns]
+    rules = ["--:" if column.is_number else "---" for column in columns]
 
     yield f"| {' | '.join(names)} |"
     yield f"|{'|'.join(rules)}|"
@@ -79,20 +61,12 @@ def _table(table: sections.Table) -> Iterator[str]:
     for row in table.rows:
         cells = []
 
-        for place in places:
-            cell = sections.cell_of(row[place])
-            kind = table.columns[place].kind
-            text = sections.cell_text(cell, kind)
+        for column, value in zip(table.columns, row, strict=True):
+            text = sections.cell_text(sections.cell_of(value), column.kind)
+            write = markdown_code if column.kind == "path" and text else markdown_text
 
-            shown = markdown_text(text)
-
-            if kind == "path" and text:
-                shown = markdown_code(text)
-
-            if cell.tone == "strong" and shown:
-                shown = f"**{shown}**"
-
-            cells.append(shown)
+            if column.kind != "bar":
+                cells.append(write(text))
 
         yield f"| {' | '.join(cells)} |"
 

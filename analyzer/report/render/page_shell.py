@@ -6,7 +6,7 @@ the page's own scripts and style, by hash, and forbids all requests and forms.
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -34,7 +34,7 @@ def fill_page(package: str, template: str, *, script: str = "", **values: Any) -
     """
     style = asset(SHELL, "assets/shared.css")
     theme = asset(SHELL, "assets/theme.js")
-    policy = policy_of(style, (theme, script) if script else (theme,))
+    policy = policy_of(style, filter(None, (theme, script)))
 
     values |= {
         "style": Markup(style),
@@ -79,19 +79,18 @@ def templates_of(package: str) -> jinja2.Environment:
     return environment
 
 
-@cache
-def policy_of(style: str, scripts: Sequence[str] = ()) -> str:
+def policy_of(style: str, scripts: Iterable[str]) -> str:
     """Return the Content-Security-Policy of a page with this style and these scripts."""
-    allowed = ["script-src " + " ".join(map(_hash, scripts))] if scripts else []
-
-    rest = (
+    parts = (
+        "default-src 'none'",
+        f"script-src {' '.join(map(_hash, scripts))}",
         f"style-src {_hash(style)}",
         "img-src data:",
         "base-uri 'none'",
         "form-action 'none'",
     )
 
-    return "; ".join(("default-src 'none'", *allowed, *rest))
+    return "; ".join(parts)
 
 
 def writable(text: str) -> str:

@@ -88,19 +88,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A text, or its pieces; ``mark`` such as ``- `` stands before it, further lines are indented."""
+    """A text; ``mark`` such as ``- `` stands before it, further lines are indented."""
 
-    text: str | tuple[str | tuple[str, Tone], ...]
+    text: str
     tone: Tone = "plain"
     mark: str = ""
-
-    @property
-    def pieces(self) -> tuple[tuple[str, Tone], ...]:
-        """Its pieces, each with its tone."""
-        parts = (self.text,) if isinstance(self.text, str) else self.text
-        return tuple(
-            (part, self.tone) if isinstance(part, str) else part for part in parts
-        )
 
 
 @dataclass(frozen=True, slots=True)

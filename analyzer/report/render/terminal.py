@@ -6,7 +6,6 @@ which lose their middle; if they would lose too much, the least important column
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
@@ -31,8 +30,6 @@ _BAR_CELLS = 20  # of the longest bar
 _LONGEST = 2_000  # characters of a paragraph
 _MOST_LINES = 28  # of an answer without ``-v``
 _MOST_ITEMS = 3  # findings and changes without ``-v``
-_OPTION = re.compile(" (?=-)")
-_CONTINUED = " \\"
 
 # Stands for a space at which no line may end. Private use; ``printable`` removes it from texts.
 _JOINED = "\ue000"
@@ -48,13 +45,14 @@ def print_terminal(
 ) -> None:
     """Print a document; without ``is_verbose`` at most 28 lines, and no folded sections or details.
 
-    If the next command is too long for a line, its lines end as a shell continues them.
+    The next command is one line at any width, to be copied.
     """
     shown = to_terminal(document, console.width, is_verbose=is_verbose)
     lines = console.render_lines(shown, pad=False)
 
-    following = _continue_lines(document.next_command, console.width)
-    room = _MOST_LINES - len(following)
+    following = f"Next: {printable(document.next_command, _LONGEST)}"
+    rows = -(-cell_len(following) // console.width) if document.next_command else 0
+    room = _MOST_LINES - rows
     left = 0
 
     if not is_verbose and len(lines) > room:
@@ -66,29 +64,10 @@ def print_terminal(
 
     if left:
         console.print(_line(f"{left} more lines with -v", "dim"))
-    if following and is_verbose:
+    if rows and is_verbose:
         console.print()
-
-    for words in following:
-        console.print(words, soft_wrap=True)
-
-
-def _continue_lines(command: str, width: int) -> list[Text]:
-    """Return the next command in lines, split before options as a shell continues them."""
-    shown = f"Next: {printable(command, _LONGEST)}"
-    is_quoted = "'" in shown
-    first, *options = [shown] if is_quoted else _OPTION.split(shown)
-    lines = [first]
-
-    for option in options:
-        line = f"{lines[-1]} {option}"
-        if cell_len(line) <= width - len(_CONTINUED):
-            lines[-1] = line
-        else:
-            lines[-1] += _CONTINUED
-            lines.append(f"      {option}")
-
-    return [Text(line, "bold") for line in lines] if command else []
+    if rows:
+        console.print(Text(following, "bold"), soft_wrap=True)
 
 
 def to_terminal(
@@ -106,8 +85,7 @@ def to_terminal(
     parts += _blocks(document.lead, width, is_verbose=is_verbose)
 
     for notice in document.notices:
-        text = printable(notice, _LONGEST)
-        parts.append(Prose(Text(text, "yellow"), Text("! ", "yellow")))
+        parts.append(_paragraph(sections.Paragraph(notice, "warning", "! ")))
 
     if document.title or document.subtitle:
         title = printable(document.title, 200)
@@ -135,18 +113,15 @@ def _section_parts(
     section: sections.Section,
     width: int,
     *,
-    is_verbose: bool = True,
+    is_verbose: bool,
 ) -> Iterator[RenderableType]:
     """Yield a section, an empty line before it."""
     blocks = list(_blocks(section.blocks, width, is_verbose=is_verbose))
 
     if section.heading:
-        note = ""
-        if section.note:
-            note = f"  {printable(section.note, _LONGEST)}"
-
         title = (printable(section.heading, _LONGEST), "bold")
-        blocks.insert(0, Prose(Text.assemble(title, (note, "dim"))))
+        note = (f"  {printable(section.note, _LONGEST)}".rstrip(), "dim")
+        blocks.insert(0, Prose(Text.assemble(title, note)))
 
     if blocks:
         yield Padding(blocks[0], (1, 0, 0, 0))
@@ -178,12 +153,9 @@ def _blocks(
 
 
 def _paragraph(paragraph: sections.Paragraph) -> Prose:
-    pieces = []
-    for text, tone in paragraph.pieces:
-        pieces.append((printable(text, _LONGEST), STYLES[tone]))
-
-    mark = Text(paragraph.mark, style=STYLES[paragraph.tone])
-    return Prose(Text.assemble(*pieces), mark)
+    style = STYLES[paragraph.tone]
+    text = Text(printable(paragraph.text, _LONGEST), style)
+    return Prose(text, Text(paragraph.mark, style))
 
 
 def _table(table: sections.Table, width: int) -> Iterator[RenderableType]:
@@ -205,10 +177,8 @@ def _item(
     label = Text(start, style=STYLES[item.tone])
 
     title = (printable(item.title, _LONGEST), "bold")
-    gain = ""
-
-    if item.gain and item.gain != item.label:
-        gain = f"  {printable(item.gain, _LONGEST)}"
+    is_said = item.gain in ("", item.label)
+    gain = "" if is_said else f"  {printable(item.gain, _LONGEST)}"
 
     yield Prose(Text.assemble(title, (gain, "green")), label)
 
@@ -216,12 +186,10 @@ def _item(
         yield Padding(_line(item.detail, "dim"), (0, 0, 0, margin))
 
     code_lines = item.code.splitlines()
-    if not is_verbose and (not is_first or len(code_lines) > 1):
-        code_lines = []
-
-    for line in code_lines:
-        code = Text(printable(line, _LONGEST), overflow="fold")
-        yield Padding(code, (0, 0, 0, margin))
+    if is_verbose or (is_first and len(code_lines) == 1):
+        for line in code_lines:
+            code = Text(printable(line, _LONGEST), overflow="fold")
+            yield Padding(code, (0, 0, 0, margin))
 
     if item.check and is_verbose:
         check = _line(f"Check: {item.check}", "dim")
@@ -245,8 +213,7 @@ def fitted_table(table: sections.Table, width: int) -> RichTable:
 
     for place in _choose_columns(table, width):
         column = table.columns[place]
-        cells = [sections.cell_of(row[place]) for row in table.rows]
-        columns.append(_draw_column(column, cells))
+        columns.append([_draw_cell(row[place], column) for row in table.rows])
 
         shown.add_column(
             printable(column.name, width),
@@ -267,13 +234,8 @@ def _choose_columns(table: sections.Table, width: int) -> list[int]:
     least = []
 
     for place, column in enumerate(table.columns):
-        sizes = [cell_len(column.name)]
-
-        for row in table.rows:
-            cell = sections.cell_of(row[place])
-            sizes.append(cell_len(_draw_text(cell, column.kind)))
-
-        widest = max(sizes)
+        texts = [_draw_text(row[place], column.kind) for row in table.rows]
+        widest = max(map(cell_len, (column.name, *texts)))
         is_whole = column.is_number or column.kind == "bar"
         least.append(widest if is_whole else min(widest, column.least))
 
@@ -289,26 +251,21 @@ def _choose_columns(table: sections.Table, width: int) -> list[int]:
     return shown
 
 
-def _draw_column(
+def _draw_cell(
+    value: sections.CellValue,
     column: sections.TableColumn,
-    cells: Sequence[sections.Cell],
-) -> list[RenderableType]:
-    drawn: list[RenderableType] = []
+) -> RenderableType:
+    text = printable(_draw_text(value, column.kind), _LONGEST)
+    style = STYLES[sections.cell_of(value).tone]
+    if column.kind in ("text", "path"):
+        return Fitted(text, style, is_path=column.kind == "path")
 
-    for cell in cells:
-        text = printable(_draw_text(cell, column.kind), _LONGEST)
-        style = STYLES[cell.tone]
-
-        if column.kind in ("text", "path"):
-            drawn.append(Fitted(text, style, is_path=column.kind == "path"))
-        else:
-            drawn.append(Text(text, style))
-
-    return drawn
+    return Text(text, style)
 
 
-def _draw_text(cell: sections.Cell, kind: sections.ColumnKind) -> str:
+def _draw_text(value: sections.CellValue, kind: sections.ColumnKind) -> str:
     """Return the text of a cell; a bar for a ratio, with its note behind it."""
+    cell = sections.cell_of(value)
     text = sections.cell_text(cell, kind)
 
     if kind != "bar" or not isinstance(cell.value, (int, float)):
@@ -348,10 +305,9 @@ class Fitted:
 
         if cell_len(text) > width and self.is_path and "/" not in text:
             text = f"{text[: width - 1]}…"
-        elif cell_len(text) > width and self.is_path:
-            text = printable_path(text, width)
         elif cell_len(text) > width:
-            text = printable(text, width)
+            cut = printable_path if self.is_path else printable
+            text = cut(text, width)
 
         yield Text(text, self.style, no_wrap=True)
 

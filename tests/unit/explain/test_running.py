@@ -44,4 +44,4 @@ def test_what_is_traced_in_many_calls_is_told_with_what_was_new() -> None:
     assert "`step` 80 times in 100 calls" in found.title
     assert "train.py:9" in found.title
     assert "Python float 0.2" in found.detail
-    assert found.evidence[1]["what"] == "call 31"
+    assert found.evidence[0]["what"] == "call 31"

@@ -7,26 +7,22 @@ import random
 import pytest
 
 from analyzer.explain.running.slope import growth_of
-from analyzer.model.contract.run_note import Reading
 
 LEVEL = 100 << 20
 
 
 def series(
     steps: int, slope: float = 0.0, noise: int = 0, warm: int = 0, seed: int = 1
-) -> list[Reading]:
-    """Return readings that grow by ``slope`` after ``warm`` steps in which they grow by a MiB each."""
+) -> dict[int, int]:
+    """Return sizes that grow by ``slope`` after ``warm`` steps in which they grow by a MiB each."""
     chance = random.Random(seed)
-    return [
-        Reading(
-            step=step,
-            in_use_bytes=LEVEL
-            + round(slope * step)
-            + (min(step, warm) << 20)
-            + chance.randrange(noise + 1),
-        )
+    return {
+        step: LEVEL
+        + round(slope * step)
+        + (min(step, warm) << 20)
+        + chance.randrange(noise + 1)
         for step in range(1, steps + 1)
-    ]
+    }
 
 
 @pytest.mark.parametrize("slope", [4096, 1 << 20])
@@ -61,7 +57,7 @@ def test_a_level_that_varies_by_less_than_a_hundredth_and_does_not_rise_is_flat(
 
 def test_a_few_steps_tell_nothing() -> None:
     assert growth_of(series(8, 1 << 20), 3).trend == "cannot tell"
-    assert growth_of([], 3).trend == "cannot tell"
+    assert growth_of({}, 3).trend == "cannot tell"
 
 
 def test_growth_within_the_noise_of_few_steps_is_not_told() -> None:

@@ -1,0 +1,37 @@
+"""The limit that savings are compared with, for findings and for saved reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from analyzer.model.contract.report_file import (
+    Device,
+    PeakFigures,
+    ProgramFigures,
+    VerdictFigures,
+)
+from analyzer.model.contract.run_note import WatchNote
+
+if TYPE_CHECKING:
+    from analyzer.model.recording.timeline import Peak
+
+
+def limit_of(
+    verdict: VerdictFigures | None,
+    device: Device,
+    program: WatchNote | ProgramFigures | None,
+    peak: Peak | PeakFigures,
+) -> int:
+    """Return the limit of the verdict or the card, else the process, the need or the peak."""
+    sizes: list[int | None] = []
+
+    if verdict is not None:
+        sizes.append(verdict.limit_bytes)
+    if device.kind == "gpu":
+        sizes.append(device.memory_limit_bytes)
+    if program is not None:
+        sizes.append(program.process_peak_bytes)
+    if verdict is not None:
+        sizes.append(verdict.need_bytes)
+
+    return next(filter(None, sizes), max(peak.allocated_bytes, 1))
