@@ -82,6 +82,12 @@ class Outputs(PageOutputs):
         Path | None,
         options.option("Write counters and lifetimes for Perfetto."),
     ] = None
+    torch_snapshot: Annotated[
+        Path | None,
+        options.option(
+            "Write a memory snapshot (.pickle) for pytorch.org/memory_viz and Mosaic."
+        ),
+    ] = None
     max_peak: Annotated[
         str | None,
         options.option(
@@ -99,6 +105,7 @@ class Outputs(PageOutputs):
             self.markdown,
             self.graph,
             self.perfetto,
+            self.torch_snapshot,
         )
 
     @property
@@ -137,6 +144,7 @@ class Outputs(PageOutputs):
             to_markdown,
             result.to_graph,
             result.to_perfetto,
+            result.to_torch_snapshot,
         ]
 
         _, *others = zip(self.paths, writers, strict=True)

@@ -40,6 +40,7 @@ _LEFT_OUT = frozenset(
             "markdown",
             "graph",
             "perfetto",
+            "torch_snapshot",
             "max_peak",
             "scheduler",
         ),
