@@ -11,6 +11,7 @@ import pytest
 from builders import SAMPLES, opened_sample, sample_folder
 
 from analyzer.model.choice import Category
+from analyzer.model.units import format_bytes
 
 STEADY = [name for name in SAMPLES if name != "oom"]
 ITEM_BYTES = {"float32": 4, "int32": 4, "int64": 8, "uint32": 4, "bool": 1}
@@ -149,5 +150,5 @@ def test_the_step_that_ran_out_of_memory() -> None:
     limit = result.document["device"]["memory_limit_bytes"]
     assert limit == 48 * 2**20
     assert asked > limit - in_use
-    assert "the request needs" in finding["detail"]
+    assert f"{format_bytes(limit - in_use)} were free" in finding["detail"]
     assert finding["evidence"]
