@@ -218,6 +218,14 @@ class GraphIndex:
         outputs = list_outputs(self.ops[name])
         return [user for tensor in outputs for user in self.consumers.get(tensor, ())]
 
+    def users_behind(self, name: str, types: frozenset[str]) -> list[Op]:
+        """Return the ops that use an op's outputs, also behind ops of some types, with these."""
+
+        def pass_on(user: str) -> list[str]:
+            return self.users_of(user) if self.ops[user].type in types else []
+
+        return [self.ops[user] for user in reach(self.users_of(name), pass_on)]
+
     def maker_of(self, tensor: str) -> Op | None:
         """Return the op that makes a tensor, None if unknown."""
         op = self.ops.get(split_tensor(tensor)[0])

@@ -191,7 +191,7 @@ def measure(
         found += warn_about_modules(raw, plans)
 
         if structure is not None:
-            found += _warn_about_cut(shown, len(events_shown), main)
+            found += _warn_about_cut(shown, main)
 
     return Recording(
         kind=Kind.SIMULATED_CARD if note.simulated_card else Kind.TRACE,
@@ -498,36 +498,26 @@ def _find_warnings(
 
 def _warn_about_values(note: RunNote) -> list[str]:
     """Return a warning about unknown values on a simulated card that decide what runs."""
-    decisions = note.unknown_values
-    if not decisions:
+    if not note.unknown_values:
         return []
 
-    names = [f"{name} ({decides})" for name, decides in decisions.items()]
-    more = ""
-
+    names = [f"{name} ({decides})" for name, decides in note.unknown_values.items()]
     if len(names) > _MOST_NAMED:
-        more = f" and {len(names) - _MOST_NAMED} more"
+        names[_MOST_NAMED:] = [f"{len(names) - _MOST_NAMED} more"]
 
-    text = (
+    return [
         "A simulated card lacks values, such as those that depend on the weights: "
-        f"{', '.join(names[:_MOST_NAMED])}"
-        f"{more}. Step {STEP_WITH_ALL} ran as if they select everything, the other steps as if they "
-        "select nothing: the peaks of the steps are the range"
-    )
-
-    if any("loop" in decides for decides in decisions.values()):
-        text += ", without further trips of a loop"
-    if any("bound" in decides for decides in decisions.values()):
-        text += ", with sizes without a bound taken for 0"
-
-    return [f"{text}."]
+        f"{', '.join(names)}. Step {STEP_WITH_ALL} ran as if they select everything, the other steps as "
+        "if they select nothing: the peaks of the steps are the range, without further trips of a loop "
+        "and with sizes without a bound taken for 0."
+    ]
 
 
-def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
+def _warn_about_cut(table: pd.DataFrame, allocator: str) -> list[str]:
     """Return a warning if the last step ends before it frees its activations.
 
     A whole step frees them before its last allocation: in the backward pass, or after each op of
-    inference. ``end`` is the number of events.
+    inference.
     """
     own = table[(table["allocator"] == allocator) & table["step"].notna()]
     own = own[own["step"] == own["step"].max()]
@@ -539,15 +529,10 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
     if len(made) < _LEAST_ACTIVATIONS or 2 * left_bytes <= made_bytes:
         return []
 
-    open_bytes = int(left.loc[left["dies"] >= end, "requested_bytes"].sum())
-    ends = "The last step probably failed"
-
-    if 2 * open_bytes > left_bytes:
-        ends = "The trace ends inside a step"
-
     return [
-        f"{ends}: {format_bytes(left_bytes)} of its activations are alive after its last "
-        "allocation. So the peak is a lower bound, and the trace does not show what reads them."
+        "The last step probably failed, or the trace ends inside a step: "
+        f"{format_bytes(left_bytes)} of its activations are alive after its last allocation. So the "
+        "peak is a lower bound, and the trace does not show what reads them."
     ]
 
 

@@ -69,8 +69,8 @@ class PlaneNames:
         self.events = {key: decode_text(name) for key, name in names.items()}
         keys = sorted(names)
 
-        self.event_keys = np.array(keys, np.int64)
-        self.stat_keys = np.array(sorted(self.stats), np.int64)
+        self.event_keys = pd.Index(keys, np.int64)
+        self.stat_keys = pd.Index(sorted(self.stats), np.int64)
 
         kinds = [_find_kind(names[key]) for key in keys]
         self.kind = np.array([*kinds, 0], np.int8)
@@ -110,15 +110,6 @@ def _find_kind(name: bytes) -> int:
         return CALL
 
     return _KINDS.get(name, 0)
-
-
-def find_places(known: Positions, keys: Positions) -> Positions:
-    """Return the position of each key among the sorted ``known`` ones, -1 if it does not exist."""
-    if not len(known):
-        return np.full(len(keys), -1)
-
-    places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return np.where(known[places] == keys, places, -1)
 
 
 def split_annotation(text: str) -> tuple[str, str] | None:
@@ -200,8 +191,8 @@ class MemoryColumns:
         stats = block.stats((kind != 0)[block.stat_event])
         owner = place[stats["event"]]
 
-        name_place = find_places(names.stat_keys, stats["name_id"])
-        text_place = find_places(names.stat_keys, stats["ref"])
+        name_place = names.stat_keys.get_indexer(stats["name_id"])
+        text_place = names.stat_keys.get_indexer(stats["ref"])
         column_of = names.column[name_place]
 
         has_ref = stats["ref"] != 0

@@ -28,7 +28,6 @@ from analyzer.tracing.parse.event_columns import (
     KernelColumns,
     MemoryColumns,
     PlaneNames,
-    find_places,
 )
 from analyzer.tracing.parse.event_columns import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.event_columns import WATCHED_STEP as WATCHED_STEP
@@ -217,7 +216,9 @@ class _Reading:
                 if line.events:
                     filled.append(line.timestamp_ns)
 
-                self._count(len(line.events))
+                self._events += len(line.events)
+                if self._events * _LEAST_EVENT_BYTES > self._size_bytes:
+                    raise ValueError(f"{self._events} almost empty events")
 
                 for block in read_blocks(line.events):
                     self._add(block, len(times_ns), names)
@@ -249,16 +250,11 @@ class _Reading:
             ran_xla=ran_xla,
         )
 
-    def _count(self, events: int) -> None:
-        self._events += events
-        if self._events * _LEAST_EVENT_BYTES > self._size_bytes:
-            raise ValueError(f"{self._events} almost empty events")
-
     def _add(self, block: EventBlock, line: int, names: PlaneNames) -> None:
         if (np.abs((block.offset_ps, block.duration_ps)) >= _MOST_PS).any():
             raise ValueError(_FAR_TIMES)
 
-        place = find_places(names.event_keys, block.name_id)
+        place = names.event_keys.get_indexer(block.name_id)
         self._unnamed += int((place < 0).sum())
         kind = names.kind[place]
         is_memory = np.abs(kind) == 1

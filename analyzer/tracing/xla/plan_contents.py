@@ -72,15 +72,12 @@ Divided: TypeAlias = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
 
 def find_plans(
     note: RunNote,
-    structure: GraphIndex | None = None,
+    structure: GraphIndex | None,
 ) -> dict[str, BufferPlan]:
     """Return a note's memory plans by the calling op, also by its name in the graph ``structure``."""
     plans = dict(note.plans)
 
-    if structure is None:
-        return plans
-
-    for op in structure.ops.values():
+    for op in structure.ops.values() if structure is not None else ():
         if op.attrs.get("_XlaMustCompile"):
             plan = find_inlined(op.name, note.plans)
             if plan is not None:
@@ -92,9 +89,7 @@ def find_plans(
 def find_step_tensors(allocations: pd.DataFrame) -> set[str]:
     """Return the tensors of the graph that lie in a buffer of a step, or in a part of one."""
     is_in_step = allocations["step"].notna()
-    names = allocations.loc[is_in_step, "tensor"].unique()
-
-    return set(names) - {""}
+    return set(allocations.loc[is_in_step, "tensor"]) - {""}
 
 
 def divide_temporaries(
@@ -228,10 +223,8 @@ def label_holders(
 
 def _get_own_name(holder: Holder) -> str:
     """Return the name of a holder's op in the module, or its instruction."""
-    if holder.op_name and holder.op_name not in _NAMELESS:
-        return holder.op_name
-
-    return holder.instruction
+    is_nameless = holder.op_name in _NAMELESS
+    return holder.instruction if is_nameless else holder.op_name
 
 
 def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
@@ -337,12 +330,10 @@ def _divide(
         parts.append(_list_parts(table, row, region, labels, first))
 
     joined = pd.concat([table.astype(object), *parts], ignore_index=True)
-    moved = []
-
-    for step in steps:
-        first = int(shift(step.first))
-        last = int(shift(step.last))
-        moved.append(replace(step, first=first, last=last))
+    moved = (
+        replace(step, first=int(shift(step.first)), last=int(shift(step.last)))
+        for step in steps
+    )
 
     return (
         conform(joined, ALLOCATIONS),
@@ -434,7 +425,7 @@ def _insert_moments(
 
     grown = events.iloc[source].reset_index(drop=True)
     grown = grown.assign(
-        kind=np.where(place > 0, 0, grown["kind"].to_numpy()),
+        kind=grown["kind"].mask(place > 0, 0),
         time_ps=times[source] + (gaps * shares).astype(np.int64),
     )
 
