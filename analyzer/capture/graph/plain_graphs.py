@@ -266,15 +266,15 @@ def read_traced_graphs(function: Any) -> list[TracedGraph]:
     graphs = []
 
     for nested in collect_graphs(function.graph):
-        ops = tuple(map(_describe_traced_op, nested.get_operations()))
-        graphs.append(TracedGraph(names.get(id(nested), ""), ops))
+        ops = []
+
+        for op in nested.get_operations():
+            inputs = tuple(tensor.name for tensor in op.inputs)
+            ops.append(TracedOp(op.name, inputs, list_callees(op)))
+
+        graphs.append(TracedGraph(names.get(id(nested), ""), tuple(ops)))
 
     return graphs
-
-
-def _describe_traced_op(op: Any) -> TracedOp:
-    inputs = tuple(tensor.name for tensor in op.inputs)
-    return TracedOp(op.name, inputs, list_callees(op))
 
 
 def list_callees(op: Any) -> tuple[str, ...]:
@@ -344,21 +344,14 @@ def find_sources(graph: Any) -> dict[str, str]:
     """Return ``file:line`` of the innermost line of user code, by the name of the op that has one."""
     sources: dict[str, str] = {}
     for op in list_ops(graph):
-        if op.name in sources or _is_number(op):
+        # A third of a step's ops are constant numbers, and reading lines is slow.
+        is_number = op.type == "Const" and op.outputs[0].shape.rank == 0
+        if op.name in sources or is_number:
             continue
         if line := find_op_line(op):
             sources[op.name] = line
 
     return sources
-
-
-def _is_number(op: Any) -> bool:
-    """Say whether an op is a constant number; a third of a step's ops are, and reading lines is slow."""
-    if op.type != "Const":
-        return False
-
-    rank: int = op.outputs[0].shape.rank
-    return rank == 0
 
 
 def find_op_line(op: Any) -> str:
