@@ -329,10 +329,8 @@ class _Values:
 
 
 def _describe_scratch(op: Op, phase: Phase) -> str:
-    if op.type.startswith("TensorList"):
-        return "element of a tensor list"
-
-    return f"{phase} scratch"
+    is_list = op.type.startswith("TensorList")
+    return "element of a tensor list" if is_list else f"{phase} scratch"
 
 
 def match_output(

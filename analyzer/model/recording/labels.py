@@ -44,10 +44,8 @@ class Labels:
 
         self._turns_at = np.zeros(count, np.int64)
         self._turns = np.zeros(count, bool)
-        self.specs: dict[
-            int,
-            TensorSpec,
-        ] = {}  # of rows for which the trace may have none
+        # of rows for which the trace may have none
+        self.specs: dict[int, TensorSpec] = {}
 
     def set(
         self,

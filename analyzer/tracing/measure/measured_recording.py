@@ -118,10 +118,7 @@ def open_measured(
     if len(chosen) > 1:
         warnings.append(f"The run has several hosts ({names}); this is {trace.name}.")
 
-    others = []
-    if path.is_dir():
-        others = [run.name for run in list_runs(path)[:-1]]
-
+    others = [run.name for run in list_runs(path)[:-1]]
     if others:
         warnings.append(
             f"The logdir has several runs; this is the newest, {trace.parent.name}. Add --run "
@@ -277,7 +274,7 @@ def _describe_step(
     if note.is_captured:
         return note.step
 
-    names = [] if structure is None else list(structure.ops)
+    names = structure.ops if structure is not None else ()
     eager = sum("#" in name for name in names)
 
     return replace(describe_modules(raw, plans), eager=2 * eager > len(names))
@@ -328,11 +325,11 @@ _SHOWN_BYTES = 1 << 20  # least peak of another allocator that is named
 
 def _describe_allocators(events: pd.DataFrame, main: str) -> Iterator[str]:
     """Yield a note on the other allocators with a peak that matters; cards have lines of their own."""
-    others = []
-    for name, peak_bytes in find_peaks(events).items():
-        is_card = card_number(name) is not None
-        if name != main and not is_card and peak_bytes >= _SHOWN_BYTES:
-            others.append(f"{name} {format_bytes(peak_bytes)}")
+    others = [
+        f"{name} {format_bytes(peak_bytes)}"
+        for name, peak_bytes in find_peaks(events).items()
+        if name != main and card_number(name) is None and peak_bytes >= _SHOWN_BYTES
+    ]
 
     if others:
         yield (
@@ -384,15 +381,11 @@ def _find_earlier_buffers(
     index = AddressIndex(table)
 
     def choose(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, int]:
-        chosen = {}
-
-        for address, size in pairs:
-            if address is None or not size:
-                continue
-            if index.at(address, moments[0]) is None:
-                chosen[address] = size
-
-        return chosen
+        return {
+            address: size
+            for address, size in pairs
+            if address is not None and size and index.at(address, moments[0]) is None
+        }
 
     sizes = (variable.size_bytes for variable in note.variables)
     variables = choose(zip(note.snapshots[0], sizes, strict=False))
@@ -444,15 +437,11 @@ def _device(
 
     # The card that an allocator such as ``GPU_0_bfc`` belongs to.
     plane = f":{allocator.removeprefix('GPU_').partition('_')[0]}"
-    named = ""
+    named = "host" if is_host else ""
 
-    if is_host:
-        named = "host"
-    else:
-        for card in raw.cards:
-            if str(card["plane"]).endswith(plane) or len(raw.cards) == 1:
-                named = name_card(card)
-                break
+    for card in () if is_host else raw.cards:
+        if str(card["plane"]).endswith(plane) or len(raw.cards) == 1:
+            named = named or name_card(card)
 
     kind = "tpu" if is_tpu(allocator) else "gpu"
 

@@ -157,11 +157,7 @@ def _label_by_graph(
 
     # In a step without a backward pass, which may have failed, its last birth stands for the start.
     ends = table.groupby("step")["born"].max()
-    cut = {}
-
-    for step, end in ends.items():
-        if int(step) not in starts:
-            cut[int(step)] = int(end)
+    cut = {int(step): int(end) for step, end in ends.items() if int(step) not in starts}
 
     label_graph(
         labels,
@@ -465,10 +461,9 @@ class AddressIndex:
         left, right = np.searchsorted(self._sorted, [address, address + 1])
         rows = self._order[left:right].tolist()
 
-        return next(
-            (row for row in rows if self._born[row] <= instant < self._dies[row]),
-            None,
-        )
+        alive = (row for row in rows if self._born[row] <= instant < self._dies[row])
+
+        return next(alive, None)
 
 
 def find_holdings(
@@ -510,11 +505,7 @@ def find_holdings(
     _add_updates(allocations, holdings)
     _add_unread(allocations, note, holdings, moments)
 
-    def order(holding: Holding) -> tuple[int, int]:
-        row, variable, _ = holding
-        return variable, int(born[row])
-
-    return sorted(holdings.values(), key=order)
+    return sorted(holdings.values(), key=lambda one: (one[1], born[one[0]]))
 
 
 def _add_updates(table: pd.DataFrame, holdings: dict[int, Holding]) -> None:

@@ -246,12 +246,11 @@ def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase
 
     for holder in region.holders:
         known = None
-        in_gradient = is_in_gradient_scope(holder.op_name)
 
         if structure is not None and holder.op_name not in _NAMELESS:
             known = find_inlined(holder.op_name, structure.phases)
 
-        if known is None and in_gradient:
+        if known is None and is_in_gradient_scope(holder.op_name):
             known = Phase.BACKWARD
 
         is_named = bool(holder.op_name) and not holder.is_argument
@@ -269,8 +268,8 @@ def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
     made: Counter[int] = Counter()
 
     for holder, phase in zip(region.holders, phases, strict=True):
-        is_forward = phase is Phase.FORWARD
-        made[holder.first] += -holder.size_bytes if is_forward else holder.size_bytes
+        sign = -1 if phase is Phase.FORWARD else 1
+        made[holder.first] += sign * holder.size_bytes
 
     # Moving the border past a moment corrects its forward values and misplaces the others.
     wrong = least = 0
@@ -380,11 +379,7 @@ def _list_parts(
 
     surplus = max(int(whole["allocated_bytes"]) - region.size_bytes, 0)
     occupied = [0, *region.occupied_bytes]  # entry 0: before the module begins
-    starts = [0]
-
-    for moment in range(1, len(occupied)):
-        if occupied[moment] != occupied[moment - 1]:
-            starts.append(moment)
+    starts = [0, *(np.flatnonzero(np.diff(occupied)) + 1).tolist()]
 
     for start, end in zip(starts, [*starts[1:], len(occupied)], strict=True):
         idle = region.size_bytes - occupied[start]
