@@ -170,11 +170,8 @@ def find_roles_of_state(
 
 def _find_sums_of_gradients(note: RunFile, structure: GraphIndex) -> set[int]:
     """Return the indices of the variables to which an op of the graph adds gradients."""
-    handles = {}
-    for op in structure.ops.values():
-        if op.type == "_Arg":
-            handles[op.attrs.get("index")] = op.name
-
+    ops = structure.ops.values()
+    handles = {op.attrs.get("index"): op.name for op in ops if op.type == "_Arg"}
     found = set()
     for number, variable in enumerate(note.variables):
         handle = handles.get(variable.argument)
