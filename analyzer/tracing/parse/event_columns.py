@@ -75,17 +75,12 @@ class PlaneNames:
         kinds = [_find_kind(names[key]) for key in keys]
         self.kind = np.array([*kinds, 0], np.int8)
 
-        ran = {key: split_annotation(name) for key, name in self.events.items()}
-        numbers = []
-
-        for key in keys:
-            found = ran[key]
-            numbers.append(-1 if found is None else ops.of(found[0]))
-
+        ran = [split_annotation(self.events[key]) for key in keys]
+        numbers = [-1 if found is None else ops.of(found[0]) for found in ran]
         self.op = np.array([*numbers, -1], np.int32)
 
         named = [self.stats[key] for key in sorted(self.stats)]
-        annotations = (*ran.values(), *map(split_annotation, named))
+        annotations = (*ran, *map(split_annotation, named))
         self.op_types = dict(found for found in annotations if found is not None)
 
         self.column = np.array(
@@ -266,8 +261,7 @@ class MemoryColumns:
             numbers = self._table.pop(name)[order]
 
             if name == "dtype":
-                numbers_of_types = range(max(DTYPE_NAMES) + 1)
-                known = [DTYPE_NAMES.get(number, "") for number in numbers_of_types]
+                known = [DTYPE_NAMES.get(at, "") for at in range(max(DTYPE_NAMES) + 1)]
                 is_known = (numbers >= 0) & (numbers < len(known))
                 columns[name] = text_category(np.where(is_known, numbers, 0), known)
             elif name == "shape":  # some writers put spaces between the axes

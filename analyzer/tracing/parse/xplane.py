@@ -230,10 +230,7 @@ class _Reading:
         self._progress(1.0)
         base_ps = _find_times(times_ns, filled)
         lost = self._memory.unreadable + self._unnamed
-        damages = []
-
-        if lost:
-            damages.append(describe_damage(DamageReason.UNREADABLE_EVENTS, lost))
+        damage = describe_damage(DamageReason.UNREADABLE_EVENTS, lost)
 
         return RawTrace(
             events=self._memory.table(base_ps),
@@ -245,7 +242,7 @@ class _Reading:
             function_runs=self._kernels.function_runs(base_ps),
             calls=self._sort("calls", base_ps),
             cards=tuple(cards),
-            damages=tuple(damages),
+            damages=(damage,) if lost else (),
             modules=_find_modules(self._planes),
             ran_xla=ran_xla,
         )
@@ -327,12 +324,13 @@ class _Reading:
         op = pd.Categorical.from_codes(self._runs.pop("op")[order], self._ops.texts)
 
         columns = {
+            "op": op,
             "start_ps": start[order],
             "end_ps": end[order],
             "thread": thread[order],
         }
 
-        return pd.DataFrame({"op": op, **columns}, copy=False)
+        return pd.DataFrame(columns, copy=False)
 
 
 def _find_times(times_ns: Sequence[int], filled: Sequence[int]) -> Positions:
@@ -340,11 +338,8 @@ def _find_times(times_ns: Sequence[int], filled: Sequence[int]) -> Positions:
 
     Other writers than the profiler use times since 1970, too long for 64 bits in picoseconds.
     """
-    origin_ns = 0
-
-    if filled and max(filled) * 1000 >= _MOST_PS:
-        origin_ns = min(filled)
-
+    is_far = max(filled, default=0) * 1000 >= _MOST_PS
+    origin_ns = min(filled) if is_far else 0
     base_ps = [(time_ns - origin_ns) * 1000 for time_ns in times_ns]
     if any(abs(base) >= _MOST_PS for base in base_ps):
         raise ValueError(_FAR_TIMES)
