@@ -17,7 +17,7 @@ from analyzer.capture.graph.shape_inference import (
     infer_graph,
     read_arguments,
 )
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, TensorSpec
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, TensorSpec, split_tensor
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.graph.buffer_sharing import ITERATOR
 from analyzer.model.graph.graph_index import find_inlined
@@ -97,14 +97,12 @@ class SizedGraph:
                 return
 
             earlier = dict(self._shapes), dict(self.sizes)
-            is_learnt = (
+            if not (
                 self._learn_from_iterators()
                 or self._learn_from_trace()
                 or self._learn_from_user()
                 or self._learn_from_bounds()
-            )
-
-            if not is_learnt:
+            ):
                 return
 
             outputs = self._infer()
@@ -118,20 +116,18 @@ class SizedGraph:
         """Infer the shapes; drop learnt shapes (of other ops of the same name) that contradict them."""
         while True:
             outputs = infer_graph(self._graph_def, self._arguments, self._shapes)
-            refuted = []
+            known = {}
 
-            for tensor in self._shapes:
+            for tensor, shape in self._shapes.items():
                 spec = look_up_spec(outputs, tensor)
-                if spec is None or spec.shape is None:
-                    refuted.append(tensor)
+                if spec is not None and spec.shape is not None:
+                    known[tensor] = shape
 
-            if not refuted:
+            if len(known) == len(self._shapes):
                 return outputs
 
-            for tensor in refuted:
-                del self._shapes[tensor]
-
-            self._refuted.update(refuted)
+            self._refuted |= self._shapes.keys() - known.keys()
+            self._shapes = known
 
     def _is_contradicted(self, name: str, specs: tuple[TensorSpec, ...]) -> bool:
         """Return whether an op's known shapes are lost: its inputs contradict each other."""
@@ -162,7 +158,7 @@ class SizedGraph:
         self._shapes[tensor] = merged
 
         if size is not None:
-            name = tensor.rpartition(":")[0]
+            name, _ = split_tensor(tensor)
             self.sizes[name] = DataSize(op=name, size=size, basis=basis)
 
         return True
@@ -240,8 +236,9 @@ class SizedGraph:
                 continue
 
             for index, spec in enumerate(specs):
-                shape = _fill(spec.shape, most)
-                is_learnt |= self._learn(f"{node.name}:{index}", shape, most, "most")
+                axes = spec.shape or ()
+                shape = tuple(most if axis < 0 else axis for axis in axes)
+                is_learnt |= self._learn(f"{node.name}:{index}", shape, most)
 
         return is_learnt
 
@@ -265,14 +262,6 @@ class SizedGraph:
         return math.prod(spec.shape)
 
 
-def _fill(shape: Shape, size: int) -> tuple[int, ...] | None:
-    """Return a shape with a size in place of each unknown axis."""
-    if shape is None:
-        return None
-
-    return tuple(size if axis < 0 else axis for axis in shape)
-
-
 def _merge_shapes(one: Shape, other: Shape) -> tuple[int, ...] | None:
     """Return the union of two partial shapes; None if both are unknown or they differ."""
     if one is None or other is None:
@@ -294,15 +283,7 @@ def is_open(spec: TensorSpec) -> bool:
 
 def look_up_spec(outputs: Outputs, source: str) -> TensorSpec | None:
     """Return the spec of a node's input by its name there; None if unknown."""
-    name, _, index = _get_tensor_name(source).rpartition(":")
+    name, index = split_tensor(source)
     specs = outputs.get(name, ())
 
-    if int(index) < len(specs):
-        return specs[int(index)]
-
-    return None
-
-
-def _get_tensor_name(source: str) -> str:
-    """Return the full name of a node's input: ``node`` means ``node:0``."""
-    return source if ":" in source else f"{source}:0"
+    return specs[index] if index < len(specs) else None

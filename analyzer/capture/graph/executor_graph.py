@@ -76,12 +76,12 @@ def read_step(
         outputs |= sized.outputs
         sizes += sized.sizes.values()
 
-    ops = []
-    for op in read_executed_ops(partitions, outputs, find_sources(function.graph)):
-        attrs = {**op.attrs, **_describe_argument(op, given)}
-        ops.append(replace(op, attrs=attrs))
+    ops = read_executed_ops(partitions, outputs, find_sources(function.graph))
+    described = [
+        replace(op, attrs={**op.attrs, **_describe_argument(op, given)}) for op in ops
+    ]
 
-    return ops, sizes
+    return described, sizes
 
 
 def _describe_argument(op: Op, given: Sequence[Any]) -> dict[str, Any]:
@@ -131,12 +131,11 @@ def instantiate(function: Any) -> list[Any]:
         message = f"The step's graph cannot be built: {error.message}"
         raise TargetError(message) from None
 
-    partitions: list[Any] = []
-    for graph_def in collected:
-        names = {node.name for node in graph_def.node}
-        if names.isdisjoint(_FOREIGN):
-            partitions.append(graph_def)
-
+    partitions = [
+        graph_def
+        for graph_def in collected
+        if _FOREIGN.isdisjoint(node.name for node in graph_def.node)
+    ]
     if not partitions:
         raise TargetError("TensorFlow returned no graph for the step.")
 

@@ -95,12 +95,11 @@ def _make_item(graph_def: Any, function: Any) -> Any:
         node.device = _HOST if is_on_host else _CARD
 
     effects = {op.name for op in function.graph.control_outputs}
-    fetched = []
-
-    for node in graph_def.node:
-        if node.op == "_Retval" or node.name in effects:
-            fetched.append(node.name)
-
+    fetched = [
+        node.name
+        for node in graph_def.node
+        if node.op == "_Retval" or node.name in effects
+    ]
     if not fetched:
         raise ValueError("it returns nothing and changes nothing")
 
@@ -124,11 +123,7 @@ def _make_argument(node: Any, function: Any, index: int) -> None:
         return
 
     captured = index - len(function.inputs) + len(function.captured_inputs)
-
-    handle = tensor
-    if captured >= 0:
-        handle = function.captured_inputs[captured]
-
+    handle = function.captured_inputs[captured] if captured >= 0 else tensor
     node.op = "_Arg"
     node.device = _CARD
     node.attr["T"].type = tensor.dtype.as_datatype_enum

@@ -39,20 +39,11 @@ def read_executed_ops(
 
     ops = []
     for node in nodes.values():
-        attrs = {}
-        for key, attr in node.attr.items():
-            value = _get_plain_attribute(key, attr)
-            if value is not None:
-                attrs[key] = value
-
-        inputs: list[str] = []
-        earlier: list[str] = []  # control inputs
-
-        for name in node.input:
-            if name.startswith("^"):
-                earlier.append(name[1:])
-            else:
-                inputs.append(name if ":" in name else f"{name}:0")
+        plain = {key: _get_plain_attribute(key, node.attr[key]) for key in node.attr}
+        attrs = {key: value for key, value in plain.items() if value is not None}
+        earlier = [name[1:] for name in node.input if name[0] == "^"]
+        data = [name for name in node.input if name[0] != "^"]
+        inputs = [name if ":" in name else f"{name}:0" for name in data]
 
         op = Op(
             name=node.name,
@@ -97,10 +88,8 @@ def get_output_dtypes(node: Any) -> list[str]:
 
         number = output.type or node.attr[output.type_attr].type
 
-        count = 1
-        if output.number_attr:
-            count = int(node.attr[output.number_attr].i)
-
+        attr = output.number_attr
+        count = int(node.attr[attr].i) if attr else 1
         dtypes += [_get_dtype_name(number)] * count
 
     return dtypes
@@ -266,15 +255,15 @@ def read_traced_graphs(function: Any) -> list[TracedGraph]:
     graphs = []
 
     for nested in collect_graphs(function.graph):
-        ops = tuple(map(_describe_traced_op, nested.get_operations()))
-        graphs.append(TracedGraph(names.get(id(nested), ""), ops))
+        ops = []
+
+        for op in nested.get_operations():
+            inputs = tuple(tensor.name for tensor in op.inputs)
+            ops.append(TracedOp(op.name, inputs, list_callees(op)))
+
+        graphs.append(TracedGraph(names.get(id(nested), ""), tuple(ops)))
 
     return graphs
-
-
-def _describe_traced_op(op: Any) -> TracedOp:
-    inputs = tuple(tensor.name for tensor in op.inputs)
-    return TracedOp(op.name, inputs, list_callees(op))
 
 
 def list_callees(op: Any) -> tuple[str, ...]:
@@ -282,14 +271,10 @@ def list_callees(op: Any) -> tuple[str, ...]:
     if not (op.outputs or op.inputs) or not ("Call" in op.type or op.type in _CALLERS):
         return ()
 
-    callees: list[str] = []
-    for attr in op.node_def.attr.values():
-        if attr.HasField("func"):
-            callees.append(attr.func.name)
+    attrs = op.node_def.attr.values()
+    functions = [each for attr in attrs for each in (attr.func, *attr.list.func)]
 
-        callees.extend(function.name for function in attr.list.func)
-
-    return tuple(callees)
+    return tuple(each.name for each in functions if each.name)
 
 
 def get_node_name(source: str) -> str:
@@ -322,11 +307,7 @@ def collect_graphs(graph: Any) -> list[Any]:
 
 def list_ops(graph: Any) -> list[Any]:
     """Return the ops of the graph and of all functions in it, outermost graph first."""
-    ops: list[Any] = []
-    for nested in collect_graphs(graph):
-        ops += nested.get_operations()
-
-    return ops
+    return [op for each in collect_graphs(graph) for op in each.get_operations()]
 
 
 def find_compiled_calls(graph: Any) -> dict[str, list[str]]:
@@ -344,21 +325,14 @@ def find_sources(graph: Any) -> dict[str, str]:
     """Return ``file:line`` of the innermost line of user code, by the name of the op that has one."""
     sources: dict[str, str] = {}
     for op in list_ops(graph):
-        if op.name in sources or _is_number(op):
+        # A third of a step's ops are constant numbers, and reading lines is slow.
+        is_number = op.type == "Const" and op.outputs[0].shape.rank == 0
+        if op.name in sources or is_number:
             continue
         if line := find_op_line(op):
             sources[op.name] = line
 
     return sources
-
-
-def _is_number(op: Any) -> bool:
-    """Say whether an op is a constant number; a third of a step's ops are, and reading lines is slow."""
-    if op.type != "Const":
-        return False
-
-    rank: int = op.outputs[0].shape.rank
-    return rank == 0
 
 
 def find_op_line(op: Any) -> str:

@@ -110,10 +110,9 @@ def infer_graph(
     outputs: Outputs = {}
 
     for node in graph_def.node:
-        specs = [_read_spec(one) for one in properties.get(node.name, ())]
-        if node.op in RESULT_TYPES:
-            specs = []
-
+        is_result = node.op in RESULT_TYPES
+        own = () if is_result else properties.get(node.name, ())
+        specs = [*map(_read_spec, own)]
         _correct_specs(node, specs)
 
         for index, spec in enumerate(specs):

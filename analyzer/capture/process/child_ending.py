@@ -57,8 +57,8 @@ _FRAME = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 def count_memory_kills(file: Path = Path("/proc/vmstat")) -> int:
     """Return the number of processes that the system has killed for lack of memory."""
     with contextlib.suppress(OSError):
-        found = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)
-        return int(found[1]) if found else 0
+        counts = re.findall(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)
+        return sum(map(int, counts))
 
     return 0
 

@@ -37,14 +37,6 @@ OLDEST_KERAS = (3, 9)
 _ELSEWHERE = "Reading traces, analyze oom, gpus and diff work without it."
 
 
-def _is_installed(package: str) -> bool:
-    """Return whether a package can be found; a damaged one or a blocked import counts as absent."""
-    try:
-        return package in sys.modules or importlib.util.find_spec(package) is not None
-    except ImportError:
-        return False
-
-
 def check_packages() -> None:
     """Raise InputError on Windows, and if TensorFlow or Keras is missing, or Keras is too old."""
     if sys.platform == "win32":
@@ -54,7 +46,11 @@ def check_packages() -> None:
         )
 
     for package in ("tensorflow", "keras"):
-        if not _is_installed(package):
+        found: object = sys.modules.get(package)
+        with contextlib.suppress(ImportError):  # of a damaged package
+            found = found or importlib.util.find_spec(package)
+
+        if found is None:
             raise InputError(
                 f"The package {package} is not installed, and this command needs it.",
                 hint=f"pip install {package}. {_ELSEWHERE}",

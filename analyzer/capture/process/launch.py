@@ -404,9 +404,7 @@ def _check_target(
     force: bool,
 ) -> tuple[TargetSpec, Path]:
     """Return a live target's spec and its folder, which is absolute: the step may change folders."""
-    name = str(
-        getattr(target, "name", None) or getattr(target, "__name__", None) or "step"
-    )
+    name = str(getattr(target, "name", getattr(target, "__name__", "")) or "step")
     spec = TargetSpec(text=name, kind=TargetKind.MODULE, path="", attribute=name)
     out = (out or run_folders.make_default_path(spec)).absolute()
     run_folders.check_writable(out, force=force)

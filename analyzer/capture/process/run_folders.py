@@ -95,8 +95,11 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
             staging.rename(real)  # fails if another program has made it meanwhile
             return out
 
-        if not force:
-            _check_empty(out, real, staging)
+        if not force and any(part != staging for part in real.iterdir()):
+            raise InputError(
+                f"{out} is no longer empty.",
+                hint="Name another --out, or add --force.",
+            )
 
         _remove_parts(real)
 
@@ -107,14 +110,6 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
             part.rename(real / part.name)
 
     return out
-
-
-def _check_empty(out: Path, real: Path, staging: Path) -> None:
-    if any(part != staging for part in real.iterdir()):
-        raise InputError(
-            f"{out} is no longer empty.",
-            hint="Name another --out, or add --force.",
-        )
 
 
 def remove_run(folder: Path) -> None:

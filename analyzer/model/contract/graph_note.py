@@ -131,14 +131,11 @@ def encode_graph(graph: GraphFile) -> bytes:
     """Return a graph as JSON text that ``read_graph_file`` reads."""
     plain = msgspec.to_builtins(graph)
 
-    for name in ("ops", "inside"):
-        plain[name] = [_drop_empty(op) for op in plain[name]]
+    for op in (*plain["ops"], *plain["inside"]):
+        for key in [key for key, value in op.items() if not value]:
+            del op[key]
 
     return json.dumps(plain).encode()
-
-
-def _drop_empty(op: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in op.items() if value}
 
 
 def check_tensor(tensor: str) -> None:

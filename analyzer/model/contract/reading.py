@@ -100,11 +100,7 @@ def read_record(
     """
     try:
         content = read_regular_file(path)
-
-        text = content
-        if path.suffix == ".gz":
-            text = unpack(content)
-
+        text = unpack(content) if path.suffix == ".gz" else content
         decoded = decode_record(text, record, version)
         check(decoded)
     except _NewerVersionError:

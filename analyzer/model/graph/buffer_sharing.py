@@ -49,15 +49,10 @@ class Sharing:
                 if maker is not None and maker.type in _EMPTY_LISTS:
                     continue
 
-                output = f"{op.name}:{index}"
-                self._parent.setdefault(tensor, tensor)
-                self._parent.setdefault(output, output)
-
                 one = self.root(tensor)
-                other = self.root(output)
-
-                if one != other:
-                    self._parent[other] = one
+                other = self.root(f"{op.name}:{index}")
+                self._parent[one] = one
+                self._parent[other] = one
 
         self._members: dict[str, list[str]] = {}
 

@@ -115,11 +115,9 @@ def _classify(
     scopes: ScopeTable,
 ) -> dict[str, Phase]:
     """Return the phases of the ops of a graph that are not forward."""
-    producers: dict[str, list[str]] = {}
-
-    for op in graph.ops:
-        producers[op.name] = [split_tensor(tensor)[0] for tensor in op.inputs]
-
+    producers = {
+        op.name: [split_tensor(tensor)[0] for tensor in op.inputs] for op in graph.ops
+    }
     consumers = defaultdict(list)
 
     for consumer, names in producers.items():
@@ -207,16 +205,21 @@ class GraphIndex:
     def spec(self, tensor: str) -> TensorSpec | None:
         """Return dtype and shape of a tensor, None if unknown."""
         name, index = split_tensor(tensor)
-        op = self.ops.get(name)
-        if op is not None and index < len(op.outputs):
-            return op.outputs[index]
-
-        return None
+        outputs = self.ops[name].outputs if name in self.ops else ()
+        return outputs[index] if index < len(outputs) else None
 
     def users_of(self, name: str) -> list[str]:
         """Return the ops that use an op's outputs."""
         outputs = list_outputs(self.ops[name])
         return [user for tensor in outputs for user in self.consumers.get(tensor, ())]
+
+    def users_behind(self, name: str, types: frozenset[str]) -> list[Op]:
+        """Return the ops that use an op's outputs, also behind ops of some types, with these."""
+
+        def pass_on(user: str) -> list[str]:
+            return self.users_of(user) if self.ops[user].type in types else []
+
+        return [self.ops[user] for user in reach(self.users_of(name), pass_on)]
 
     def maker_of(self, tensor: str) -> Op | None:
         """Return the op that makes a tensor, None if unknown."""
@@ -323,10 +326,9 @@ def _find_executed_phases(
         if phase is not None:
             continue
 
-        later = []
-        for tensor in list_outputs(ops[name]):
-            users = consumers.get(tensor, ())
-            later += [phases[user] for user in users if user in phases]
+        outputs = list_outputs(ops[name])
+        users = [user for tensor in outputs for user in consumers.get(tensor, ())]
+        later = [phases[user] for user in users if user in phases]
 
         makers = [split_tensor(tensor)[0] for tensor in ops[name].inputs]
         earlier = [phases[maker] for maker in makers if maker in phases]

@@ -54,9 +54,7 @@ def runs_on_host(op: Op) -> bool:
 
 def is_output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
     """Say whether an output lies in host memory; ``inputs`` are None if unknown."""
-    dtype = ""
-    if index < len(op.outputs):
-        dtype = op.outputs[index].dtype
+    dtype = op.outputs[index].dtype if index < len(op.outputs) else ""
 
     if runs_on_host(op) or op.type in _SHAPES or op.type == COPY_BACK:
         return True
@@ -110,17 +108,13 @@ def place_by_handles(ops: Sequence[Op]) -> list[Op]:
 def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
     """Return the graph with one copy of each tensor that a kernel reads in the other memory."""
     by_name = {op.name: op for op in ops}
-    inputs = {}
 
-    for op in by_name.values():
-        specs = []
+    def find_spec(tensor: str) -> TensorSpec | None:
+        name, index = split_tensor(tensor)
+        outputs = by_name[name].outputs if name in by_name else ()
+        return outputs[index] if index < len(outputs) else None
 
-        for tensor in op.inputs:
-            name, index = split_tensor(tensor)
-            outputs = by_name[name].outputs if name in by_name else ()
-            specs.append(outputs[index] if index < len(outputs) else None)
-
-        inputs[op.name] = tuple(specs)
+    inputs = {op.name: [*map(find_spec, op.inputs)] for op in by_name.values()}
 
     result: list[Op] = []
     copies: dict[str, str] = {}
@@ -150,8 +144,6 @@ def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
 
             feeds[index] = f"{copies[tensor]}:0"
 
-        result.append(
-            op if tuple(feeds) == op.inputs else replace(op, inputs=tuple(feeds))
-        )
+        result.append(replace(op, inputs=tuple(feeds)))
 
     return result

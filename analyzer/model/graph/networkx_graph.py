@@ -22,16 +22,12 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
 
     for op in structure.ops.values():
         node = ("op", op.name)
-        facts = {
-            "layer": structure.layers[op.name],
-            "phase": str(structure.phases[op.name]),
-        }
-
         graph.add_node(
             node,
             kind="op",
             type=op.type,
-            **facts,
+            layer=structure.layers[op.name],
+            phase=str(structure.phases[op.name]),
             source=op.source,
             device=op.device,
         )
@@ -53,10 +49,7 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
 
     def evidence(source: str, op: str) -> dict[str, str]:
         found = structure.evidence.get((source, op))
-        if found is None:
-            return {}
-
-        return {"evidence": str(found)}
+        return {} if found is None else {"evidence": found}
 
     for name, op in structure.ops.items():
         for index, tensor in enumerate(op.inputs):

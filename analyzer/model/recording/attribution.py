@@ -9,7 +9,7 @@ A buffer without an op is unattributed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -34,7 +34,6 @@ from analyzer.model.graph.graph_index import (
     is_float,
     list_outputs,
     makes_activation,
-    reach,
 )
 from analyzer.model.recording.labels import (
     BATCH_ROLE,
@@ -330,10 +329,8 @@ class _Values:
 
 
 def _describe_scratch(op: Op, phase: Phase) -> str:
-    if op.type.startswith("TensorList"):
-        return "element of a tensor list"
-
-    return f"{phase} scratch"
+    is_list = op.type.startswith("TensorList")
+    return "element of a tensor list" if is_list else f"{phase} scratch"
 
 
 def match_output(
@@ -396,23 +393,11 @@ def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
         if source.type in ("Concat", "ConcatV2", "Pack", "AddN"):
             roles[packed] = PACKED_ROLE
 
-        for user in _find_users(structure, op):
+        for user in structure.users_behind(op.name, _VIEWS):
             if user.type in ("Split", "SplitV", "Unpack"):
                 roles.update(dict.fromkeys(list_outputs(user), REDUCED_ROLE))
 
     return roles
-
-
-def _find_users(structure: GraphIndex, op: Op) -> Iterable[Op]:
-    """Return the ops that use an op's outputs, following views."""
-
-    def pass_on(name: str) -> list[str]:
-        if structure.ops[name].type in _VIEWS:
-            return structure.users_of(name)
-
-        return []
-
-    return [structure.ops[name] for name in reach(structure.users_of(op.name), pass_on)]
 
 
 def label_eager(

@@ -12,7 +12,7 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import Op, TensorSpec, split_tensor
 from analyzer.model.contract.run_note import RunFile
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
-from analyzer.model.graph.graph_index import GraphIndex, reach
+from analyzer.model.graph.graph_index import GraphIndex
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -38,19 +38,14 @@ class Labels:
     def __init__(self, count: int) -> None:
         """Start with ``count`` unattributed buffers."""
         self.category = np.full(count, Category.UNATTRIBUTED.value, object)
-        self.op_type, self.layer, self.source = (
-            np.full(count, "", object) for _ in range(3)
-        )
-        self.tensor, self.variable, self.role = (
-            np.full(count, "", object) for _ in range(3)
+        self.op_type, self.layer, self.source, self.tensor, self.variable, self.role = (
+            np.full(count, "", object) for _ in range(6)
         )
 
         self._turns_at = np.zeros(count, np.int64)
         self._turns = np.zeros(count, bool)
-        self.specs: dict[
-            int,
-            TensorSpec,
-        ] = {}  # of rows for which the trace may have none
+        # of rows for which the trace may have none
+        self.specs: dict[int, TensorSpec] = {}
 
     def set(
         self,
@@ -175,11 +170,8 @@ def find_roles_of_state(
 
 def _find_sums_of_gradients(note: RunFile, structure: GraphIndex) -> set[int]:
     """Return the indices of the variables to which an op of the graph adds gradients."""
-    handles = {}
-    for op in structure.ops.values():
-        if op.type == "_Arg":
-            handles[op.attrs.get("index")] = op.name
-
+    ops = structure.ops.values()
+    handles = {op.attrs.get("index"): op.name for op in ops if op.type == "_Arg"}
     found = set()
     for number, variable in enumerate(note.variables):
         handle = handles.get(variable.argument)
@@ -198,20 +190,11 @@ def _find_users(structure: GraphIndex, handle: str) -> list[Op]:
 
     For a function that XLA compiles, these are its ops, not the call.
     """
-
-    def pass_on(name: str) -> list[str]:
-        if structure.ops[name].type in ALIAS_OPS:
-            return structure.users_of(name)
-
-        return []
-
-    users = []
-    for name in reach(structure.users_of(handle), pass_on):
-        op = structure.ops[name]
-        if op.type not in ALIAS_OPS and not op.attrs.get("_XlaMustCompile"):
-            users.append(op)
-
-    return users
+    return [
+        op
+        for op in structure.users_behind(handle, ALIAS_OPS)
+        if op.type not in ALIAS_OPS and not op.attrs.get("_XlaMustCompile")
+    ]
 
 
 def _accumulates(structure: GraphIndex, op: Op, users: list[Op]) -> bool:

@@ -267,19 +267,12 @@ def find_steps_of_births(
     steps: Sequence[Step],
 ) -> pd.arrays.IntegerArray:
     """Return the index of the step of each birth (an instant), missing outside steps."""
-    full = [step for step in steps if step.last >= step.first]
-    if not full:
-        return pd.arrays.IntegerArray(
-            np.zeros(len(born), np.int64),
-            np.ones(len(born), bool),
-        )
+    full = [(s.first, s.last, s.index) for s in steps if s.last >= s.first]
 
-    first, last, index = np.array(
-        [(s.first, s.last, s.index) for s in full],
-        dtype=np.int64,
-    ).T
+    # The first entry is that of the instants before all steps.
+    first, last, index = np.array([(-2, -2, 0), *full], dtype=np.int64).T
 
     # An instant that belongs to two steps counts for the later one.
     place = np.searchsorted(first, born, side="right") - 1
-    outside = (place < 0) | (born > last[place])
+    outside = born > last[place]
     return pd.arrays.IntegerArray(np.where(outside, 0, index[place]), outside)

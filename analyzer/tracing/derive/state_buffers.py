@@ -176,10 +176,7 @@ def _count_slots(structure: GraphIndex) -> int:
 
     names, slots = (types, _SLOTS) if types else (scopes - {""}, _IN_PLACE)
 
-    if len(names) == 1:
-        return slots.get(names.pop(), 0)
-
-    return 0
+    return slots.get(names.pop(), 0) if len(names) == 1 else 0
 
 
 def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
@@ -374,7 +371,10 @@ def _find_new_values(
         # Keras 2 assigns new values of both, in a scope inside the optimizer's.
         is_outer = ops[row].lower().count(f"{root}/") == 1
         if root and is_value and is_outer:
-            found[row] = _NEW_PARAMETER if _sets_parameter(ops[row]) else _NEW_SLOT
+            last = ops[row].rpartition("/")[2]
+            adds = _is_sum(ops[row]) and root.startswith(_SUM_SETS_PARAMETER)
+            is_parameter = adds or last.startswith("AssignSubVariableOp")
+            found[row] = _NEW_PARAMETER if is_parameter else _NEW_SLOT
 
     return found
 
@@ -382,9 +382,3 @@ def _find_new_values(
 def _is_sum(name: str) -> bool:
     """Say whether an op is named after the types that add to a variable."""
     return name.rpartition("/")[2].startswith(("AssignAddV", "AssignSubV"))
-
-
-def _sets_parameter(name: str) -> bool:
-    """Say whether an op of an optimizer's scope writes a parameter, and not a slot."""
-    adds = _is_sum(name) and find_optimizer(name).startswith(_SUM_SETS_PARAMETER)
-    return adds or name.rpartition("/")[2].startswith("AssignSubVariableOp")

@@ -308,12 +308,9 @@ class _Building:
         rows = self._rows[freed].tolist()
         instants = dies[freed]
 
-        users = zip(
-            rows,
-            sequence.before(threads[instants], times[instants]),
-            strict=True,
-        )
-        self._users: dict[int, str] = {row: user for row, user in users if user}
+        users = sequence.before(threads[instants], times[instants])
+        pairs = zip(rows, users, strict=True)
+        self._users: dict[int, str] = {row: user for row, user in pairs if user}
 
         # TensorFlow 2.9 and later record the op that frees (``AddTraceMe`` in ``bfc_allocator.cc``).
         events = self._raw.events
@@ -546,16 +543,9 @@ class _Building:
 
 def _is_in_graph(table: pd.DataFrame) -> np.ndarray:
     """Return which buffers a function requested, and no eager op with a run of its own."""
-    ops = table["op"].astype(object).groupby(table["run_id"])
-    scoped = (
-        table["op"]
-        .astype(object)
-        .str.contains("/", regex=False)
-        .groupby(table["run_id"])
-    )
-
-    found: np.ndarray = (
-        scoped.transform("any") | (ops.transform("nunique") > 2)
-    ).to_numpy()
+    op = table["op"].astype(object)
+    scoped = op.str.contains("/", regex=False).groupby(table["run_id"])
+    several = op.groupby(table["run_id"]).transform("nunique") > 2
+    found: np.ndarray = (scoped.transform("any") | several).to_numpy()
 
     return found

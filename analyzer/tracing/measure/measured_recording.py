@@ -118,10 +118,7 @@ def open_measured(
     if len(chosen) > 1:
         warnings.append(f"The run has several hosts ({names}); this is {trace.name}.")
 
-    others = []
-    if path.is_dir():
-        others = [run.name for run in list_runs(path)[:-1]]
-
+    others = [run.name for run in list_runs(path)[:-1]]
     if others:
         warnings.append(
             f"The logdir has several runs; this is the newest, {trace.parent.name}. Add --run "
@@ -191,7 +188,7 @@ def measure(
         found += warn_about_modules(raw, plans)
 
         if structure is not None:
-            found += _warn_about_cut(shown, len(events_shown), main)
+            found += _warn_about_cut(shown, main)
 
     return Recording(
         kind=Kind.SIMULATED_CARD if note.simulated_card else Kind.TRACE,
@@ -277,7 +274,7 @@ def _describe_step(
     if note.is_captured:
         return note.step
 
-    names = [] if structure is None else list(structure.ops)
+    names = structure.ops if structure is not None else ()
     eager = sum("#" in name for name in names)
 
     return replace(describe_modules(raw, plans), eager=2 * eager > len(names))
@@ -328,11 +325,11 @@ _SHOWN_BYTES = 1 << 20  # least peak of another allocator that is named
 
 def _describe_allocators(events: pd.DataFrame, main: str) -> Iterator[str]:
     """Yield a note on the other allocators with a peak that matters; cards have lines of their own."""
-    others = []
-    for name, peak_bytes in find_peaks(events).items():
-        is_card = card_number(name) is not None
-        if name != main and not is_card and peak_bytes >= _SHOWN_BYTES:
-            others.append(f"{name} {format_bytes(peak_bytes)}")
+    others = [
+        f"{name} {format_bytes(peak_bytes)}"
+        for name, peak_bytes in find_peaks(events).items()
+        if name != main and card_number(name) is None and peak_bytes >= _SHOWN_BYTES
+    ]
 
     if others:
         yield (
@@ -384,15 +381,11 @@ def _find_earlier_buffers(
     index = AddressIndex(table)
 
     def choose(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, int]:
-        chosen = {}
-
-        for address, size in pairs:
-            if address is None or not size:
-                continue
-            if index.at(address, moments[0]) is None:
-                chosen[address] = size
-
-        return chosen
+        return {
+            address: size
+            for address, size in pairs
+            if address is not None and size and index.at(address, moments[0]) is None
+        }
 
     sizes = (variable.size_bytes for variable in note.variables)
     variables = choose(zip(note.snapshots[0], sizes, strict=False))
@@ -444,15 +437,11 @@ def _device(
 
     # The card that an allocator such as ``GPU_0_bfc`` belongs to.
     plane = f":{allocator.removeprefix('GPU_').partition('_')[0]}"
-    named = ""
+    named = "host" if is_host else ""
 
-    if is_host:
-        named = "host"
-    else:
-        for card in raw.cards:
-            if str(card["plane"]).endswith(plane) or len(raw.cards) == 1:
-                named = name_card(card)
-                break
+    for card in () if is_host else raw.cards:
+        if str(card["plane"]).endswith(plane) or len(raw.cards) == 1:
+            named = named or name_card(card)
 
     kind = "tpu" if is_tpu(allocator) else "gpu"
 
@@ -498,36 +487,26 @@ def _find_warnings(
 
 def _warn_about_values(note: RunNote) -> list[str]:
     """Return a warning about unknown values on a simulated card that decide what runs."""
-    decisions = note.unknown_values
-    if not decisions:
+    if not note.unknown_values:
         return []
 
-    names = [f"{name} ({decides})" for name, decides in decisions.items()]
-    more = ""
-
+    names = [f"{name} ({decides})" for name, decides in note.unknown_values.items()]
     if len(names) > _MOST_NAMED:
-        more = f" and {len(names) - _MOST_NAMED} more"
+        names[_MOST_NAMED:] = [f"{len(names) - _MOST_NAMED} more"]
 
-    text = (
+    return [
         "A simulated card lacks values, such as those that depend on the weights: "
-        f"{', '.join(names[:_MOST_NAMED])}"
-        f"{more}. Step {STEP_WITH_ALL} ran as if they select everything, the other steps as if they "
-        "select nothing: the peaks of the steps are the range"
-    )
-
-    if any("loop" in decides for decides in decisions.values()):
-        text += ", without further trips of a loop"
-    if any("bound" in decides for decides in decisions.values()):
-        text += ", with sizes without a bound taken for 0"
-
-    return [f"{text}."]
+        f"{', '.join(names)}. Step {STEP_WITH_ALL} ran as if they select everything, the other steps as "
+        "if they select nothing: the peaks of the steps are the range, without further trips of a loop "
+        "and with sizes without a bound taken for 0."
+    ]
 
 
-def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
+def _warn_about_cut(table: pd.DataFrame, allocator: str) -> list[str]:
     """Return a warning if the last step ends before it frees its activations.
 
     A whole step frees them before its last allocation: in the backward pass, or after each op of
-    inference. ``end`` is the number of events.
+    inference.
     """
     own = table[(table["allocator"] == allocator) & table["step"].notna()]
     own = own[own["step"] == own["step"].max()]
@@ -539,15 +518,10 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
     if len(made) < _LEAST_ACTIVATIONS or 2 * left_bytes <= made_bytes:
         return []
 
-    open_bytes = int(left.loc[left["dies"] >= end, "requested_bytes"].sum())
-    ends = "The last step probably failed"
-
-    if 2 * open_bytes > left_bytes:
-        ends = "The trace ends inside a step"
-
     return [
-        f"{ends}: {format_bytes(left_bytes)} of its activations are alive after its last "
-        "allocation. So the peak is a lower bound, and the trace does not show what reads them."
+        "The last step probably failed, or the trace ends inside a step: "
+        f"{format_bytes(left_bytes)} of its activations are alive after its last allocation. So the "
+        "peak is a lower bound, and the trace does not show what reads them."
     ]
 
 

@@ -149,10 +149,7 @@ def _find_updates(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
     for at in last.tolist():
         spans.append((begin, int(ends[at])))
         later = times[times > ends[at]]
-        begin = int(ends[at])
-
-        if len(later):
-            begin = int(later[0])
+        begin = int(later[0]) if len(later) else int(ends[at])
 
     return _spans(spans)
 

@@ -6,7 +6,7 @@ reads it): the old buffer is the variable's until it is freed, then the new one.
 snapshot after it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -82,11 +82,12 @@ def attribute(
     infer = note.step.infers
 
     in_steps = table["step"].notna().to_numpy()
-    _label_noted(labels, table, raw, note, structure)
+    held = _find_held(table, raw, note)
+    _label_noted(labels, table, raw, note, structure, held)
 
     if structure is not None and not note.snapshots:
-        for held, kind in find_state(table, structure, steps).items():
-            labels.set(held, kind[0], role=kind[1])
+        for row, kind in find_state(table, structure, steps).items():
+            labels.set(row, kind[0], role=kind[1])
 
     # Buffers that were requested on a thread that marked steps.
     marked = np.isin(
@@ -114,7 +115,7 @@ def attribute(
 
     _label_gradients(labels, table, raw, note)
     _label_lines(labels, table, note)
-    _label_held(labels, table, raw, note)
+    _label_held(labels, held, note)
 
     label_eager(
         labels,
@@ -156,11 +157,7 @@ def _label_by_graph(
 
     # In a step without a backward pass, which may have failed, its last birth stands for the start.
     ends = table.groupby("step")["born"].max()
-    cut = {}
-
-    for step, end in ends.items():
-        if int(step) not in starts:
-            cut[int(step)] = int(end)
+    cut = {int(step): int(end) for step, end in ends.items() if int(step) not in starts}
 
     label_graph(
         labels,
@@ -208,6 +205,7 @@ def _label_noted(
     raw: RawTrace,
     note: RunNote,
     structure: GraphIndex | None,
+    held: Mapping[str, Sequence[int]],
 ) -> None:
     """Label the variables and the inputs of a note."""
     moments = find_instants(raw, "snapshot")
@@ -218,12 +216,11 @@ def _label_noted(
     start = moments[0] if moments else -1
 
     is_run = note.watch is not None and note.watch.whole_run
-    collecting = {} if is_run else _find_held(table, raw, note)
 
     for given in note.inputs:
         row = None if given.address is None else index.at(given.address, start)
         if row is not None and labels.is_open(row):
-            is_kept = given.name in collecting
+            is_kept = given.name in held and not is_run
             category = Category.ACTIVATION if is_kept else Category.INPUT
 
             role = f"held by {given.name}" if is_kept else "step input"
@@ -306,14 +303,13 @@ _FEW_STEPS = 2  # whose tensors a container without a leak may hold
 
 def _label_held(
     labels: Labels,
-    table: pd.DataFrame,
-    raw: RawTrace,
+    held: Mapping[str, Sequence[int]],
     note: RunNote,
 ) -> None:
     """Label the tensors that containers of a program collect, and at its end those of its names."""
     watch = note.watch
 
-    for holder, rows in _find_held(table, raw, note).items():
+    for holder, rows in held.items():
         for row in filter(labels.is_open, rows):
             is_result = bool(labels.layer[row]) or not (watch and watch.whole_run)
             category = Category.ACTIVATION if is_result else Category.CONSTANT
@@ -462,14 +458,12 @@ class AddressIndex:
 
     def at(self, address: int, instant: int) -> int | None:
         """Return the row that is alive at ``instant`` at ``address``, or None."""
-        left = np.searchsorted(self._sorted, address, side="left")
-        right = np.searchsorted(self._sorted, address, side="right")
+        left, right = np.searchsorted(self._sorted, [address, address + 1])
         rows = self._order[left:right].tolist()
 
-        return next(
-            (row for row in rows if self._born[row] <= instant < self._dies[row]),
-            None,
-        )
+        alive = (row for row in rows if self._born[row] <= instant < self._dies[row])
+
+        return next(alive, None)
 
 
 def find_holdings(
@@ -511,11 +505,7 @@ def find_holdings(
     _add_updates(allocations, holdings)
     _add_unread(allocations, note, holdings, moments)
 
-    def order(holding: Holding) -> tuple[int, int]:
-        row, variable, _ = holding
-        return variable, int(born[row])
-
-    return sorted(holdings.values(), key=order)
+    return sorted(holdings.values(), key=lambda one: (one[1], born[one[0]]))
 
 
 def _add_updates(table: pd.DataFrame, holdings: dict[int, Holding]) -> None:
@@ -590,13 +580,8 @@ def label_workspaces(table: pd.DataFrame) -> pd.DataFrame:
     own = table["op_type"].isin(CONVOLUTIONS) & on_card & (table["born"] >= 0)
 
     is_trial = own & table["region"].astype(str).isin(["", TRIAL])
-    if not is_trial.any():
-        return table
-
-    category = table["category"].astype(object)
-    role = table["role"].astype(object)
-    category[is_trial] = Category.WORKSPACE.value
-    role[is_trial] = TRIAL_ROLE
+    category = table["category"].astype(object).mask(is_trial, Category.WORKSPACE.value)
+    role = table["role"].astype(object).mask(is_trial, TRIAL_ROLE)
 
     return table.assign(
         category=category.astype("category"),
@@ -631,9 +616,6 @@ def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
         copies += rows.index[inside | larger].tolist()
 
     workspaces = of_convolution & (table["dtype"].astype(str) == "uint8")
-    if not copies and not workspaces.any():
-        return table
-
     region = table["region"].astype(object)
     region[copies] = TRIAL
     region[workspaces] = WORKSPACE

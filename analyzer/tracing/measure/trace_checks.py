@@ -12,7 +12,7 @@ event; if the trace begins late, both differ by a constant. Further checks are o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -163,9 +163,6 @@ _LARGEST_BYTES = 1 << 44  # a size above this (16 TiB) is a damaged number
 _LATE_SHARE = 0.05
 _LATE_RUNS = 2
 
-# A reason, and how often it was found.
-_Found: TypeAlias = tuple[DamageReason, int]
-
 
 def check_trace(
     raw: RawTrace,
@@ -206,9 +203,7 @@ def check_trace(
         if name == allocator:
             counter = _check_counter(name, own, rows, allocations, len(events))
 
-        wrong_events = _check_events(own, from_start=note.from_process_start)
-
-        for reason, wrong in wrong_events:
+        for reason, wrong in _check_events(own, from_start=note.from_process_start):
             if wrong.any():
                 damages.append(describe_damage(reason, int(wrong.sum()), name))
 
@@ -294,7 +289,7 @@ def _check_steps(
     raw: RawTrace,
     steps: Sequence[Step],
     note: RunNote,
-) -> Iterator[_Found]:
+) -> Iterator[tuple[DamageReason, int]]:
     """Yield damages of the marks of steps and of the trace's end."""
     wrong = sum(mark.end_ps < mark.start_ps for mark in raw.step_markers)
 

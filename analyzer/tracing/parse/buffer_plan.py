@@ -63,7 +63,6 @@ class Holder:
 class PlanRegion:
     """An allocation that the module requests: a result, or memory for temporaries."""
 
-    index: int
     size_bytes: int
     is_result: bool
     is_tuple: bool
@@ -136,10 +135,9 @@ class _Module:
     def plan(self) -> BufferPlan:
         """Return the memory plan."""
         root = self._instructions[self._roots[self._entry]]
-        is_tuple = root.opcode == b"tuple"
         made = [root]
 
-        if is_tuple:
+        if root.opcode == b"tuple":
             made = [self._instructions[number] for number in root.operand_ids]
 
         results = {self._find_maker(one, ()) for one in made}
@@ -149,12 +147,11 @@ class _Module:
             self._assignment.buffer_allocations,
             key=lambda one: one.index,
         ):
-            is_outside = (
+            if not (
                 allocation.is_entry_computation_parameter
                 or allocation.is_constant
                 or allocation.is_thread_local
-            )
-            if not is_outside:
+            ):
                 regions.append(self._make_region(allocation, results))
 
         return tuple(regions)
@@ -207,10 +204,7 @@ class _Module:
             maker, index = chosen[0]
             dtype, shape = _read_shape(maker, index)
 
-            named = maker
-            if is_result:
-                named = self._find_named_instruction(maker)
-
+            named = self._find_named_instruction(maker) if is_result else maker
             op_name = decode_text(named.metadata.op_name)
 
         holders: tuple[Holder, ...] = ()
@@ -220,7 +214,6 @@ class _Module:
             holders, moments = self._find_holders(allocation)
 
         region = PlanRegion(
-            index=allocation.index,
             size_bytes=allocation.size,
             is_result=is_result,
             is_tuple=allocation.is_tuple,
@@ -343,8 +336,7 @@ def _replay_events(
             group[buffer] = group.get(shared, shared) if is_shared else buffer
             members = alive.setdefault(group[buffer], [])
 
-            if members:
-                holder = members[-1]
+            for holder in members[-1:]:
                 spans.append((holder, since.pop(holder), moment))
 
             members.append(buffer)

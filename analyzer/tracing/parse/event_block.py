@@ -76,11 +76,7 @@ class EventBlock:
                 columns["text_start"][rows[here]] = start[here]
                 columns["text_end"][rows[here]] = end[here]
 
-        columns["integer"] = np.where(
-            columns["integer"] != 0,
-            columns["integer"],
-            columns.pop("unsigned"),
-        )
+        columns["integer"] |= columns.pop("unsigned")  # one of them is 0
 
         return {"event": event, **columns}
 

@@ -69,23 +69,18 @@ class PlaneNames:
         self.events = {key: decode_text(name) for key, name in names.items()}
         keys = sorted(names)
 
-        self.event_keys = np.array(keys, np.int64)
-        self.stat_keys = np.array(sorted(self.stats), np.int64)
+        self.event_keys = pd.Index(keys, np.int64)
+        self.stat_keys = pd.Index(sorted(self.stats), np.int64)
 
         kinds = [_find_kind(names[key]) for key in keys]
         self.kind = np.array([*kinds, 0], np.int8)
 
-        ran = {key: split_annotation(name) for key, name in self.events.items()}
-        numbers = []
-
-        for key in keys:
-            found = ran[key]
-            numbers.append(-1 if found is None else ops.of(found[0]))
-
+        ran = [split_annotation(self.events[key]) for key in keys]
+        numbers = [-1 if found is None else ops.of(found[0]) for found in ran]
         self.op = np.array([*numbers, -1], np.int32)
 
         named = [self.stats[key] for key in sorted(self.stats)]
-        annotations = (*ran.values(), *map(split_annotation, named))
+        annotations = (*ran, *map(split_annotation, named))
         self.op_types = dict(found for found in annotations if found is not None)
 
         self.column = np.array(
@@ -110,15 +105,6 @@ def _find_kind(name: bytes) -> int:
         return CALL
 
     return _KINDS.get(name, 0)
-
-
-def find_places(known: Positions, keys: Positions) -> Positions:
-    """Return the position of each key among the sorted ``known`` ones, -1 if it does not exist."""
-    if not len(known):
-        return np.full(len(keys), -1)
-
-    places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return np.where(known[places] == keys, places, -1)
 
 
 def split_annotation(text: str) -> tuple[str, str] | None:
@@ -200,8 +186,8 @@ class MemoryColumns:
         stats = block.stats((kind != 0)[block.stat_event])
         owner = place[stats["event"]]
 
-        name_place = find_places(names.stat_keys, stats["name_id"])
-        text_place = find_places(names.stat_keys, stats["ref"])
+        name_place = names.stat_keys.get_indexer(stats["name_id"])
+        text_place = names.stat_keys.get_indexer(stats["ref"])
         column_of = names.column[name_place]
 
         has_ref = stats["ref"] != 0
@@ -275,8 +261,7 @@ class MemoryColumns:
             numbers = self._table.pop(name)[order]
 
             if name == "dtype":
-                numbers_of_types = range(max(DTYPE_NAMES) + 1)
-                known = [DTYPE_NAMES.get(number, "") for number in numbers_of_types]
+                known = [DTYPE_NAMES.get(at, "") for at in range(max(DTYPE_NAMES) + 1)]
                 is_known = (numbers >= 0) & (numbers < len(known))
                 columns[name] = text_category(np.where(is_known, numbers, 0), known)
             elif name == "shape":  # some writers put spaces between the axes

@@ -36,20 +36,12 @@ def is_trace(path: Path) -> bool:
 def suggest_command(path: Path) -> str:
     """Return the use of a file or folder that is no trace; empty if it is unknown."""
     if path.is_dir():
-        sources = sorted(path.glob("*.py"))
-        if sources:
-            return f"Name the model in a file: {sources[0]}:name."
-
-        return ""
+        source = min(path.glob("*.py"), default=None)
+        return "" if source is None else f"Name the model in a file: {source}:name."
 
     if _PRODUCTS.search(path.name):
-        traces = sorted(path.parent.glob("*.xplane.pb*"))
-
-        beside = "Open the .xplane.pb of the same run"
-        if traces:
-            beside = f"Open {traces[0]}"
-
-        return f"{beside}: this file of the profiler has no memory events."
+        trace = min(path.parent.glob("*.xplane.pb*"), default="the .xplane.pb")
+        return f"Open {trace}: this file of the profiler has no memory events."
 
     return {
         ".json": "A report has no events: give the run folder, such as traces/NAME, in its place.",

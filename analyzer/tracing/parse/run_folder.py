@@ -1,8 +1,7 @@
 """The capture's note, with the graph and the plans that it names."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from analyzer.model.contract.graph_note import (
     GraphFile,
@@ -53,11 +52,9 @@ def read_run(path: Path) -> RunNote:
         for tensor in (*run.gradients, *run.nested_gradients):
             check_tensor(tensor)
 
-        graph = (
-            read_graph_file(sibling_file(path, run.graph))
-            if run.graph
-            else GraphFile(ops=())
-        )
+        graph = GraphFile(ops=())
+        if run.graph:
+            graph = read_graph_file(sibling_file(path, run.graph))
 
         plans: dict[str, BufferPlan] = {}
 
@@ -69,16 +66,12 @@ def read_run(path: Path) -> RunNote:
         raise TraceError(f"{path} is damaged ({error}).", hint=DAMAGED) from None
 
     return RunNote(
-        **_get_fields(run),
+        **vars(run),
         ops=graph.ops,
         traced=graph.traced,
         inside=graph.inside,
         plans=plans,
     )
-
-
-def _get_fields(record: Any) -> dict[str, Any]:
-    return {one.name: getattr(record, one.name) for one in fields(record)}
 
 
 def index_note_graph(note: RunNote) -> GraphIndex | None:

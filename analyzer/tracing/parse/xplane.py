@@ -28,7 +28,6 @@ from analyzer.tracing.parse.event_columns import (
     KernelColumns,
     MemoryColumns,
     PlaneNames,
-    find_places,
 )
 from analyzer.tracing.parse.event_columns import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.event_columns import WATCHED_STEP as WATCHED_STEP
@@ -217,7 +216,9 @@ class _Reading:
                 if line.events:
                     filled.append(line.timestamp_ns)
 
-                self._count(len(line.events))
+                self._events += len(line.events)
+                if self._events * _LEAST_EVENT_BYTES > self._size_bytes:
+                    raise ValueError(f"{self._events} almost empty events")
 
                 for block in read_blocks(line.events):
                     self._add(block, len(times_ns), names)
@@ -229,10 +230,7 @@ class _Reading:
         self._progress(1.0)
         base_ps = _find_times(times_ns, filled)
         lost = self._memory.unreadable + self._unnamed
-        damages = []
-
-        if lost:
-            damages.append(describe_damage(DamageReason.UNREADABLE_EVENTS, lost))
+        damage = describe_damage(DamageReason.UNREADABLE_EVENTS, lost)
 
         return RawTrace(
             events=self._memory.table(base_ps),
@@ -244,21 +242,16 @@ class _Reading:
             function_runs=self._kernels.function_runs(base_ps),
             calls=self._sort("calls", base_ps),
             cards=tuple(cards),
-            damages=tuple(damages),
+            damages=(damage,) if lost else (),
             modules=_find_modules(self._planes),
             ran_xla=ran_xla,
         )
-
-    def _count(self, events: int) -> None:
-        self._events += events
-        if self._events * _LEAST_EVENT_BYTES > self._size_bytes:
-            raise ValueError(f"{self._events} almost empty events")
 
     def _add(self, block: EventBlock, line: int, names: PlaneNames) -> None:
         if (np.abs((block.offset_ps, block.duration_ps)) >= _MOST_PS).any():
             raise ValueError(_FAR_TIMES)
 
-        place = find_places(names.event_keys, block.name_id)
+        place = names.event_keys.get_indexer(block.name_id)
         self._unnamed += int((place < 0).sum())
         kind = names.kind[place]
         is_memory = np.abs(kind) == 1
@@ -331,12 +324,13 @@ class _Reading:
         op = pd.Categorical.from_codes(self._runs.pop("op")[order], self._ops.texts)
 
         columns = {
+            "op": op,
             "start_ps": start[order],
             "end_ps": end[order],
             "thread": thread[order],
         }
 
-        return pd.DataFrame({"op": op, **columns}, copy=False)
+        return pd.DataFrame(columns, copy=False)
 
 
 def _find_times(times_ns: Sequence[int], filled: Sequence[int]) -> Positions:
@@ -344,11 +338,8 @@ def _find_times(times_ns: Sequence[int], filled: Sequence[int]) -> Positions:
 
     Other writers than the profiler use times since 1970, too long for 64 bits in picoseconds.
     """
-    origin_ns = 0
-
-    if filled and max(filled) * 1000 >= _MOST_PS:
-        origin_ns = min(filled)
-
+    is_far = max(filled, default=0) * 1000 >= _MOST_PS
+    origin_ns = min(filled) if is_far else 0
     base_ps = [(time_ns - origin_ns) * 1000 for time_ns in times_ns]
     if any(abs(base) >= _MOST_PS for base in base_ps):
         raise ValueError(_FAR_TIMES)

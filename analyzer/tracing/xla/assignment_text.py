@@ -48,16 +48,14 @@ def describe_assignment(path: Path) -> list[str]:
     allocations: list[tuple[int, str, str]] = []
 
     for number, size, unit, facts in _ALLOCATION.findall(text):
-        kinds = [name for mark, name in _KINDS.items() if mark in facts]
-        kind = kinds[0] if kinds else "temporaries"
+        kinds = (name for mark, name in _KINDS.items() if mark in facts)
+        kind = next(kinds, "temporaries")
         size_bytes = parse_bytes(f"{size}{unit or 'B'}")
         allocations.append((size_bytes, f"allocation {number}", kind))
         sums[kind] += size_bytes
 
-    values = []
-
-    for name, size, shape in _VALUE.findall(text):
-        values.append((int(size), name, shape))
+    found = _VALUE.findall(text)
+    values = [(int(size), name, shape) for name, size, shape in found]
 
     return list(_describe(int(total[1]), sums, values, allocations))
 

@@ -72,15 +72,12 @@ Divided: TypeAlias = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
 
 def find_plans(
     note: RunNote,
-    structure: GraphIndex | None = None,
+    structure: GraphIndex | None,
 ) -> dict[str, BufferPlan]:
     """Return a note's memory plans by the calling op, also by its name in the graph ``structure``."""
     plans = dict(note.plans)
 
-    if structure is None:
-        return plans
-
-    for op in structure.ops.values():
+    for op in structure.ops.values() if structure is not None else ():
         if op.attrs.get("_XlaMustCompile"):
             plan = find_inlined(op.name, note.plans)
             if plan is not None:
@@ -92,9 +89,7 @@ def find_plans(
 def find_step_tensors(allocations: pd.DataFrame) -> set[str]:
     """Return the tensors of the graph that lie in a buffer of a step, or in a part of one."""
     is_in_step = allocations["step"].notna()
-    names = allocations.loc[is_in_step, "tensor"].unique()
-
-    return set(names) - {""}
+    return set(allocations.loc[is_in_step, "tensor"]) - {""}
 
 
 def divide_temporaries(
@@ -228,10 +223,8 @@ def label_holders(
 
 def _get_own_name(holder: Holder) -> str:
     """Return the name of a holder's op in the module, or its instruction."""
-    if holder.op_name and holder.op_name not in _NAMELESS:
-        return holder.op_name
-
-    return holder.instruction
+    is_nameless = holder.op_name in _NAMELESS
+    return holder.instruction if is_nameless else holder.op_name
 
 
 def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
@@ -253,12 +246,11 @@ def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase
 
     for holder in region.holders:
         known = None
-        in_gradient = is_in_gradient_scope(holder.op_name)
 
         if structure is not None and holder.op_name not in _NAMELESS:
             known = find_inlined(holder.op_name, structure.phases)
 
-        if known is None and in_gradient:
+        if known is None and is_in_gradient_scope(holder.op_name):
             known = Phase.BACKWARD
 
         is_named = bool(holder.op_name) and not holder.is_argument
@@ -276,8 +268,8 @@ def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
     made: Counter[int] = Counter()
 
     for holder, phase in zip(region.holders, phases, strict=True):
-        is_forward = phase is Phase.FORWARD
-        made[holder.first] += -holder.size_bytes if is_forward else holder.size_bytes
+        sign = -1 if phase is Phase.FORWARD else 1
+        made[holder.first] += sign * holder.size_bytes
 
     # Moving the border past a moment corrects its forward values and misplaces the others.
     wrong = least = 0
@@ -337,12 +329,10 @@ def _divide(
         parts.append(_list_parts(table, row, region, labels, first))
 
     joined = pd.concat([table.astype(object), *parts], ignore_index=True)
-    moved = []
-
-    for step in steps:
-        first = int(shift(step.first))
-        last = int(shift(step.last))
-        moved.append(replace(step, first=first, last=last))
+    moved = (
+        replace(step, first=int(shift(step.first)), last=int(shift(step.last)))
+        for step in steps
+    )
 
     return (
         conform(joined, ALLOCATIONS),
@@ -389,11 +379,7 @@ def _list_parts(
 
     surplus = max(int(whole["allocated_bytes"]) - region.size_bytes, 0)
     occupied = [0, *region.occupied_bytes]  # entry 0: before the module begins
-    starts = [0]
-
-    for moment in range(1, len(occupied)):
-        if occupied[moment] != occupied[moment - 1]:
-            starts.append(moment)
+    starts = [0, *(np.flatnonzero(np.diff(occupied)) + 1).tolist()]
 
     for start, end in zip(starts, [*starts[1:], len(occupied)], strict=True):
         idle = region.size_bytes - occupied[start]
@@ -434,7 +420,7 @@ def _insert_moments(
 
     grown = events.iloc[source].reset_index(drop=True)
     grown = grown.assign(
-        kind=np.where(place > 0, 0, grown["kind"].to_numpy()),
+        kind=grown["kind"].mask(place > 0, 0),
         time_ps=times[source] + (gaps * shares).astype(np.int64),
     )
 

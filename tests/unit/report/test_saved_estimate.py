@@ -121,7 +121,7 @@ def test_another_version_predicts_anew_and_says_so(
     with patch("analyzer.model.contract.report_json.__version__", "99.0"):
         result = analyzer.open_trace(folder)
     assert predicted == [folder]
-    assert "Predicted again: version" in result.document["notes"][0]
+    assert "Predicted again: another version" in result.document["notes"][0]
 
 
 @pytest.mark.parametrize("name", ["run.json", "graph.json.gz", REPORT_JSON])
@@ -136,4 +136,4 @@ def test_a_changed_file_predicts_anew(
     (folder / name).write_bytes(content)
     result = analyzer.open_trace(folder)
     assert predicted == [folder]
-    assert "one of its files has changed" in result.document["notes"][0]
+    assert "a file has changed" in result.document["notes"][0]
