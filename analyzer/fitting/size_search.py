@@ -175,16 +175,14 @@ class SizeSearch:
 
     def fit_line(self) -> tuple[int | None, int | None]:
         """Return the fixed bytes and the bytes per example; None if the need is not a line."""
-        needs = {one.size: one.need_bytes for one in self.points.values() if one.fits}
-
-        sizes = sorted(size for size, need in needs.items() if need is not None)
-        if len(sizes) < 2:
+        points = self.points.values()
+        needs = sorted((one.size, one.need_bytes or 0) for one in points if one.fits)
+        if len(needs) < 2:
             return None, None
 
-        last = sizes[-1]
-        before = sizes[-2]
-        slope = (needs[last] - needs[before]) / (last - before)  # type: ignore[operator]
-        fixed = needs[last] - slope * last  # type: ignore[operator]
+        (before, before_bytes), (last, last_bytes) = needs[-2:]
+        slope = (last_bytes - before_bytes) / (last - before)
+        fixed = last_bytes - slope * last
 
         if slope < 1 or fixed < 0.95 * self.fixed_bytes:
             return None, None

@@ -69,17 +69,13 @@ def open_result(
             progress=lambda share: progress("reading the trace", share),
         )
 
-        progress(_last_stage(search), 1.0)
+        progress("explaining", 1.0)
 
         return explain(measured, what_if, search=search)
 
     is_plain = not (host or allocator or what_if.is_asked)
 
     return _open(path, measure, is_plain=is_plain)
-
-
-def _last_stage(search: bool) -> str:
-    return "searching the least memory limit" if search else "explaining"
 
 
 def is_estimate(path: Path) -> bool:
@@ -100,25 +96,6 @@ def open_estimate(
     The report is the saved one, unless a question is asked, another version saved it, or a file has
     changed. Then the step is predicted again.
     """
-    _check_estimate(path)
-
-    def predict() -> Analysis:
-        from analyzer.tracing.parse.run_folder import read_run
-
-        note = read_run(path / RUN_FILE)
-        return analyse_step(
-            note,
-            path,
-            what_if=what_if,
-            search=search,
-            progress=progress,
-        )
-
-    return _open(path, predict, is_plain=not what_if.is_asked)
-
-
-def _check_estimate(path: Path) -> None:
-    """Raise a TraceError if ``path`` is no folder of an estimate."""
     file = path / RUN_FILE
     note = read_run_file(file) if file.is_file() else None
 
@@ -129,6 +106,19 @@ def _check_estimate(path: Path) -> None:
             f"{path} holds neither an estimate nor a SavedModel.",
             hint=hint,
         )
+
+    def predict() -> Analysis:
+        from analyzer.tracing.parse.run_folder import read_run
+
+        return analyse_step(
+            read_run(file),
+            path,
+            what_if=what_if,
+            search=search,
+            progress=progress,
+        )
+
+    return _open(path, predict, is_plain=not what_if.is_asked)
 
 
 def _open(path: Path, analyse: Callable[[], Analysis], *, is_plain: bool) -> Result:
@@ -181,8 +171,7 @@ def analyse_step(
 
         card = note.simulated_card
 
-        has_limit = card is not None and card.memory_limit_bytes
-        if card is not None and has_limit and not card.is_unlimited:
+        if card and card.memory_limit_bytes and not card.is_unlimited:
             what_if = replace(what_if, memory_limit_bytes=None)  # it ran with it
 
         return explain(open_measured(folder), what_if, search=search)
@@ -198,7 +187,7 @@ def analyse_step(
         progress=lambda share: progress("predicting", 0.8 * share),
     )
 
-    progress(_last_stage(search), 0.9)
+    progress("explaining", 0.9)
 
     return explain(predicted, what_if, search=search)
 
@@ -374,14 +363,8 @@ def _list_warnings(rows: Sequence[HostRow]) -> list[str]:
     names = {row.host for row in rows}
     failed = [row for row in rows if row.failed]
 
-    of_all = ""
-    if failed:
-        of_all = f" that could be read, of {len(names)}"
-
     count = len(names) - len(failed)
-    warnings = [
-        f"The figures are of {rows[0].host}, the worst of {count} hosts{of_all}."
-    ]
+    warnings = [f"The figures are of {rows[0].host}, the worst of {count} hosts."]
 
     if failed:
         listed = ", ".join(row.host for row in failed[:5])

@@ -65,10 +65,7 @@ def test_hosts_in_one_report(tmp_path: Path) -> None:
     # THEN each host's figure is the one that its own report has, and the damaged one is named
     assert [row.host for row in hosts if row.failed] == ["host002"]
     assert any("host002" in line for line in result.report.warnings)
-    assert (
-        f"worst of {count - 1} hosts that could be read, of {count}."
-        in result.report.warnings[0]
-    )
+    assert f"worst of {count - 1} hosts." in result.report.warnings[0]
     for row in hosts[:-1]:
         alone = open_trace(folder, host=row.host, allocator=row.allocator).report.peak
         peaks = (row.requested_bytes, row.allocated_bytes)
