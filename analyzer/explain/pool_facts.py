@@ -46,7 +46,10 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     sequence = from_recording(recording)
     own = own_options(recording, sequence)
     whole = _with_whole_pool(own, recording)
-    asked = replaced_options(whole, what_if)
+    given = {
+        name: value for name, value in asdict(what_if).items() if value is not None
+    }
+    asked = replace(whole, **given)
 
     if is_whole and recording.ran_under_limit:
         analysis = _add_measured_pool(analysis, own, whole)
@@ -95,14 +98,6 @@ def card_options(recording: Recording) -> BfcOptions | None:
 def own_options(recording: Recording, sequence: Sequence) -> BfcOptions:
     """Return the settings of the card's default pool, or those of the run if it had a limit."""
     return card_options(recording) or recorded_options(sequence, recording.events)
-
-
-def replaced_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:
-    """Return a recording's settings, replaced by those of ``what_if``."""
-    given = {
-        name: value for name, value in asdict(what_if).items() if value is not None
-    }
-    return replace(own, **given)
 
 
 def _with_whole_pool(own: BfcOptions, recording: Recording) -> BfcOptions:

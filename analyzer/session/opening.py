@@ -197,7 +197,7 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
     from analyzer.explain.all_findings import collect
     from analyzer.explain.analysis import analyse
     from analyzer.explain.buffer_words import with_uses
-    from analyzer.explain.need import can_replay
+    from analyzer.explain.need import begins_with_process
     from analyzer.explain.running.step_differences import describe_uncounted_batch
     from analyzer.explain.trace_integrity import check_peak
     from analyzer.explain.verdict import judge
@@ -207,7 +207,9 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
     alive = with_uses(analysis.alive, recording, analysis.step)
     analysis = replace(analysis, alive=alive)
 
-    if can_replay(recording, what_if):
+    # all events of a process can be replayed, or those of a trace if asked
+    is_asked = what_if.is_asked or begins_with_process(recording)
+    if is_asked and recording.device.kind != "tpu":
         from analyzer.explain.pool_facts import add_pool
 
         analysis = add_pool(analysis, what_if, search=search)
@@ -286,7 +288,7 @@ def read_hosts(
 ) -> tuple[HostRow, ...]:
     """Return a row for each device of each trace, the one with the least room first."""
     from analyzer.model.machine import count_cores
-    from analyzer.session.work_engine import WorkEngine
+    from analyzer.session.work_engine import run_all
 
     is_small = sum(file.stat().st_size for file in files) < _SMALL_BYTES
 
@@ -294,12 +296,10 @@ def read_hosts(
     if is_parallel and not is_small:
         workers = count_cores()
 
-    engine = WorkEngine(scheduler, workers)
-
     requests = [(os.path.abspath(file), allocator) for file in files]
     rows: list[HostRow] = []
 
-    for place, found in engine.run(read_host, requests):
+    for place, found in run_all(read_host, requests, scheduler, workers):
         rows += [_make_row(files[place], failed=_DIED)] if found is None else found
 
     are_limits_known = all(row.limit_bytes for row in rows if not row.failed)
