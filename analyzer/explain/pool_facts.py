@@ -17,7 +17,6 @@ from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_file import (
     OtherSettings,
     PoolChange,
-    ReplayFailure,
 )
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.recording.timeline import card_number
@@ -198,6 +197,7 @@ def _changes(result: Replay) -> tuple[PoolChange, ...]:
 
 
 def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
+    """Return the analysis with a replay; if it fails, say if free memory is fragmented."""
     recording = analysis.recording
     result = _replay_optional(from_recording(recording), options)
     failure = result.failure
@@ -219,17 +219,6 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
     if result.failed_row >= 0:
         name = name_of(recording.allocations.iloc[result.failed_row].to_dict())
 
-    found = _describe_failure(failure, options, name)
-
-    return replace(analysis, findings=(*analysis.findings, found))
-
-
-def _describe_failure(
-    failure: ReplayFailure,
-    options: BfcOptions,
-    name: str,
-) -> Finding:
-    """Return the finding that a tensor's request fails, and whether free memory is fragmented."""
     limit = format_bytes(options.memory_limit_bytes)
     free, asked = map(format_bytes, (failure.free_bytes, failure.requested_bytes))
     is_fragmented = failure.free_bytes >= round_up(failure.requested_bytes)
@@ -246,9 +235,11 @@ def _describe_failure(
             f"{largest}. Use fixed shapes, or restart from a checkpoint."
         )
 
-    return Finding(
+    found = Finding(
         id="does-not-fit",
         severity=Severity.HIGH,
         title=f"Out of memory under {limit}: {asked} for {name}",
         detail=detail,
     )
+
+    return replace(analysis, findings=(*analysis.findings, found))
