@@ -111,10 +111,7 @@ def _run() -> int:
 
         return int(ExitCode.OK)
     except ScriptStatus as stop:
-        if isinstance(stop.code, int):
-            return stop.code
-
-        return int(ExitCode.OK)
+        return int(stop.code or 0)
     except SystemExit as stop:
         # Rich, if nobody reads the pipe any more; our commands return codes
         if stop.code == 1:

@@ -119,8 +119,6 @@ def _print_offers() -> bool:
 app = typer.Typer(
     name="analyze",
     cls=Commands,
-    help="Memory of TensorFlow and Keras steps: its use, the largest batch, and how to reduce it.",
-    no_args_is_help=True,
     context_settings=_HELP,
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 fine, 1 a bug of ours, 2 bad input, 3 over a limit, 4 grew, 5 the step "

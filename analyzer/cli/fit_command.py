@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -102,14 +103,15 @@ def fit(
         )
 
     search = fit_all_cards if is_all else fit_target
-    kept = KeptAnswer(is_quiet=outputs.quiet)
+    known: list[FitAnswer] = []
+    keep = partial(_keep, known, is_quiet=outputs.quiet)
 
     try:
         with progress_bar(outputs.progress) as progress:
-            answer = search(spec, chosen, question, progress, kept.keep)
+            answer = search(spec, chosen, question, progress, keep)
     except (KeyboardInterrupt, Terminated):
-        if kept.answer is not None:
-            _show(kept.answer, outputs)
+        for last in known[-1:]:
+            _show(last, outputs)
 
         raise
 
@@ -118,23 +120,16 @@ def fit(
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
 
-class KeptAnswer:
-    """The answer so far, for an interruption; cards are printed as soon as they are judged."""
+def _keep(known: list[FitAnswer], answer: FitAnswer, *, is_quiet: bool) -> None:
+    """Keep the answer so far for an interruption, and print a line about the cards new in it."""
+    shown = [card.id for one in known for card in one.cards]
 
-    def __init__(self, *, is_quiet: bool) -> None:
-        self.answer: FitAnswer | None = None
-        self._is_quiet = is_quiet
+    new = [card for card in answer.cards if card.id not in shown]
+    if new:
+        new.sort(key=lambda card: card.limit_bytes)
+        print_news(describe_cards(new, answer), is_quiet=is_quiet)
 
-    def keep(self, answer: FitAnswer) -> None:
-        """Take the answer so far, and print a line about the cards that are new in it."""
-        shown = [] if self.answer is None else [card.id for card in self.answer.cards]
-
-        new = [card for card in answer.cards if card.id not in shown]
-        if new:
-            new.sort(key=lambda card: card.limit_bytes)
-            print_news(describe_cards(new, answer), is_quiet=self._is_quiet)
-
-        self.answer = answer
+    known.append(answer)
 
 
 def _show(answer: FitAnswer, outputs: PageOutputs) -> None:

@@ -77,11 +77,8 @@ def name_variant(name: str) -> None:
     card, *others = gpus_named(name)
     if others:
         rest = ", ".join(one.id for one in others[:_NAMED])
-        if len(others) > _NAMED:
-            rest += f" and {len(others) - _NAMED} more (analyze gpus)"
-
         print(
-            f"--gpu {printable(name, 40)} is {card.id} here; also {rest}.",
+            f"--gpu {printable(name, 40)} is {card.id} here, not {rest} (analyze gpus).",
             file=sys.stderr,
         )
 

@@ -7,12 +7,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import structs
 
 from analyzer.capture.process.run_folders import LOG_FILE
-from analyzer.cards.catalogue import look_up_gpu
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
@@ -76,8 +75,8 @@ def oom(
         document = structs.replace(document, next_command=command)
 
     if reproduce:
-        limit_bytes = _find_limit(explained, target)
-        found = _reproduce(explained, target, batch_size, limit_bytes, outputs)
+        card = _find_card(explained, target)
+        found = _reproduce(explained, target, batch_size, card, outputs)
         document = structs.replace(document, reproduction=found)
 
     _show(replace(explained, report=document), outputs, batch_size)
@@ -128,15 +127,17 @@ def _read_log(log: str) -> OomReport:
         ) from None
 
 
-def _find_limit(explained: OomReport, target: str) -> int | None:
-    """Return the limit in the log; InputError if the log does not name the card of its failure."""
-    failure = explained.failures[0] if explained.failures else None
+def _find_card(explained: OomReport, target: str) -> tuple[str, int | None]:
+    """Return the failure's card and limit in the log; InputError if the log does not name the card."""
+    command = None
 
-    found = None if failure is None else find_fit_options(failure)
-    if found is not None and found[0]:
-        return found[1]
+    for failure in explained.failures[:1]:
+        found = find_fit_options(failure)
+        if found is not None and found[0]:
+            return found
 
-    command = None if failure is None else write_fit_command(failure)
+        command = write_fit_command(failure)
+
     command = command or "analyze fit TARGET --gpu CARD"
     raise InputError(
         "--reproduce needs a failure of TensorFlow, and the name of its card in the log.",
@@ -148,10 +149,13 @@ def _reproduce(
     explained: OomReport,
     target: str,
     batch_size: int | None,
-    limit_bytes: int | None,
+    card: tuple[str, int | None],
     outputs: PageOutputs,
 ) -> Reproduction:
-    """Return the run of a target on the log's card, under the log's limit."""
+    """Return the run of a target on the log's card, under the log's limit.
+
+    Without a sign of XLA in the log, the step runs op by op.
+    """
     from analyzer.capture.targets.target_spec import parse_target
     from analyzer.fitting.reproduction import reproduce
     from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
@@ -160,23 +164,15 @@ def _reproduce(
     if spec.kind is TargetKind.TRACE:
         raise InputError(f"{target} is a trace.", hint="Name a model: --target TARGET.")
 
-    chosen = CaptureOptions(device="gpu", **_step_settings(explained, batch_size))
+    gpu, limit_bytes = card
     logged = explained.report.failures
+    may_be_compiled = logged[0].compiled or logged[0].op == "StatefulPartitionedCall"
+    chosen = CaptureOptions(
+        device="gpu",
+        gpu=gpu,
+        batch_size=batch_size,
+        jit=None if may_be_compiled else False,
+    )
 
     with progress_bar(outputs.progress) as progress:
         return reproduce(spec, chosen, limit_bytes, logged, progress)
-
-
-def _step_settings(explained: OomReport, batch_size: int | None) -> dict[str, Any]:
-    """Return the options of a capture like the log's step: its card, and whether XLA compiled it."""
-    failures = explained.report.failures
-    names = (one.card.name for one in failures if one.card is not None)
-    cards = (look_up_gpu(name) for name in names if name)
-    gpu = next((card.id for card in cards if card is not None), "")
-    settings: dict[str, Any] = {"gpu": gpu, "batch_size": batch_size}
-    is_op_by_op = failures and not failures[0].compiled
-
-    if is_op_by_op and failures[0].op != "StatefulPartitionedCall":
-        settings["jit"] = False
-
-    return settings

@@ -47,9 +47,9 @@ class PageOutputs:
         return "lines" if self.verbose else "none" if self.quiet else "bar"
 
     @property
-    def paths(self) -> tuple[Path | None, ...]:
+    def paths(self) -> tuple[Path, ...]:
         """The files to write."""
-        return (self.json, self.html)
+        return tuple(one for one in vars(self).values() if isinstance(one, Path))
 
     def check(self, *sources: Path, others: Iterable[Path | None] = ()) -> None:
         """Raise an InputError for an output that cannot be written or would replace a source."""
@@ -96,19 +96,6 @@ class Outputs(PageOutputs):
     ] = None
 
     @property
-    def paths(self) -> tuple[Path | None, ...]:
-        """The files to write."""
-        return (
-            self.json,
-            self.html,
-            self.csv,
-            self.markdown,
-            self.graph,
-            self.perfetto,
-            self.torch_snapshot,
-        )
-
-    @property
     def max_peak_bytes(self) -> int | None:
         """The highest requested peak that is allowed; None for any."""
         if self.max_peak is None:
@@ -137,20 +124,17 @@ class Outputs(PageOutputs):
         limit = self.max_peak_bytes
         peak = result.report.peak.requested_bytes
         to_markdown = partial(result.to_markdown, max_peak_bytes=limit)
-        writers: list[Writer] = [
-            result.to_json,
-            result.to_html,
-            result.to_csv,
-            to_markdown,
-            result.to_graph,
-            result.to_perfetto,
-            result.to_torch_snapshot,
-        ]
+        has_stdout = write_all(
+            json_output(self.json, result.to_json, is_full=self.full),
+            (self.html, result.to_html),
+            (self.csv, result.to_csv),
+            (self.markdown, to_markdown),
+            (self.graph, result.to_graph),
+            (self.perfetto, result.to_perfetto),
+            (self.torch_snapshot, result.to_torch_snapshot),
+        )
 
-        _, *others = zip(self.paths, writers, strict=True)
-
-        json = json_output(self.json, result.to_json, is_full=self.full)
-        if not write_all(json, *others):
+        if not has_stdout:
             document = report_document(result.report)
             if self.html and document.next_command.endswith("--html report.html"):
                 document = replace(document, next_command="")  # it writes the page

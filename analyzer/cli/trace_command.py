@@ -36,7 +36,6 @@ from analyzer.model.contract.capture_request import (
     WhatIf,
 )
 from analyzer.model.errors import ExitCode, InputError, LimitError
-from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
 from analyzer.session.opening import open_hosts
 from analyzer.tracing.parse.logdir import find_run, is_assignment
@@ -287,9 +286,13 @@ def _trace_step(
     with place.folder_for(spec) as folder:
         with progress_bar(outputs.progress) as progress:
             if is_trace:
-                result = _open_trace(
-                    Path(spec.path),
-                    capture,
+                path = Path(spec.path)
+                result = open_hosts(
+                    find_run(path, capture.run) if capture.run else path,
+                    scheduler=capture.scheduler,
+                    is_parallel=True,
+                    host=capture.host,
+                    allocator=capture.allocator,
                     what_if=what_if,
                     search=any(outputs.paths),
                     progress=progress,
@@ -319,21 +322,6 @@ def _trace_step(
         raise typer.Exit(int(result.exit_code))
     if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
-
-
-def _open_trace(path: Path, capture: TraceOptions, **shared: Any) -> Result:
-    """Open a trace of one or many hosts."""
-    if capture.run:
-        path = find_run(path, capture.run)
-
-    return open_hosts(
-        path,
-        scheduler=capture.scheduler,
-        is_parallel=True,
-        host=capture.host,
-        allocator=capture.allocator,
-        **shared,
-    )
 
 
 def _choose_view(*, is_live: bool) -> ScriptView | None:

@@ -14,7 +14,6 @@ from analyzer.explain.questions import (
     peak_tensors,
 )
 from analyzer.explain.running import step_differences
-from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.recording.records import Finding, Severity
 
 _FIRST = ("out-of-memory", "does-not-fit")
@@ -105,12 +104,9 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
     yield from step_differences.find_varying_shapes(analysis)
 
     watch = analysis.recording.watch
-    if watch is not None:
-        yield from _of_watched_steps(analysis, watch)
+    if watch is None:
+        return
 
-
-def _of_watched_steps(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
-    """Yield the problems of a program whose own steps were traced."""
     from analyzer.explain.running import data_held, kept_objects, leaks
     from analyzer.explain.running.slope import measure_growth
 

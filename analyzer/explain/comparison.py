@@ -239,7 +239,7 @@ def _messages(a: ReportFile, b: ReportFile) -> list[str]:
     settings_b = _settings(b)
 
     for name, value in _settings(a).items():
-        other = settings_b[name]
+        other = settings_b.get(name)
         if value and other and value != other:
             differing.append(f"{name} {value} and {other}")
 

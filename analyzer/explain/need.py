@@ -15,18 +15,11 @@ from msgspec.structs import replace
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import highest_counter
-from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_file import LifePhase, Need
 from analyzer.model.graph.graph_index import GRADIENT_ROLE, UPDATE_ROLE
 from analyzer.model.recording.records import TRIAL, WORKSPACE, Kind, Recording
 from analyzer.model.recording.timeline import main_allocator_rows, timeline
 from analyzer.model.units import BoundedBytes
-
-
-def can_replay(recording: Recording, what_if: WhatIf) -> bool:
-    """Return whether the events can be replayed: all of a process, or those of a trace if asked."""
-    is_asked = what_if.is_asked or begins_with_process(recording)
-    return is_asked and recording.device.kind != "tpu"
 
 
 def begins_with_process(recording: Recording) -> bool:

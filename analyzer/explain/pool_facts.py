@@ -17,7 +17,6 @@ from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_file import (
     OtherSettings,
     PoolChange,
-    ReplayFailure,
 )
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.recording.timeline import card_number
@@ -46,7 +45,10 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     sequence = from_recording(recording)
     own = own_options(recording, sequence)
     whole = _with_whole_pool(own, recording)
-    asked = replaced_options(whole, what_if)
+    given = {
+        name: value for name, value in asdict(what_if).items() if value is not None
+    }
+    asked = replace(whole, **given)
 
     if is_whole and recording.ran_under_limit:
         analysis = _add_measured_pool(analysis, own, whole)
@@ -95,14 +97,6 @@ def card_options(recording: Recording) -> BfcOptions | None:
 def own_options(recording: Recording, sequence: Sequence) -> BfcOptions:
     """Return the settings of the card's default pool, or those of the run if it had a limit."""
     return card_options(recording) or recorded_options(sequence, recording.events)
-
-
-def replaced_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:
-    """Return a recording's settings, replaced by those of ``what_if``."""
-    given = {
-        name: value for name, value in asdict(what_if).items() if value is not None
-    }
-    return replace(own, **given)
 
 
 def _with_whole_pool(own: BfcOptions, recording: Recording) -> BfcOptions:
@@ -203,6 +197,7 @@ def _changes(result: Replay) -> tuple[PoolChange, ...]:
 
 
 def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
+    """Return the analysis with a replay; if it fails, say if free memory is fragmented."""
     recording = analysis.recording
     result = _replay_optional(from_recording(recording), options)
     failure = result.failure
@@ -224,17 +219,6 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
     if result.failed_row >= 0:
         name = name_of(recording.allocations.iloc[result.failed_row].to_dict())
 
-    found = _describe_failure(failure, options, name)
-
-    return replace(analysis, findings=(*analysis.findings, found))
-
-
-def _describe_failure(
-    failure: ReplayFailure,
-    options: BfcOptions,
-    name: str,
-) -> Finding:
-    """Return the finding that a tensor's request fails, and whether free memory is fragmented."""
     limit = format_bytes(options.memory_limit_bytes)
     free, asked = map(format_bytes, (failure.free_bytes, failure.requested_bytes))
     is_fragmented = failure.free_bytes >= round_up(failure.requested_bytes)
@@ -251,9 +235,11 @@ def _describe_failure(
             f"{largest}. Use fixed shapes, or restart from a checkpoint."
         )
 
-    return Finding(
+    found = Finding(
         id="does-not-fit",
         severity=Severity.HIGH,
         title=f"Out of memory under {limit}: {asked} for {name}",
         detail=detail,
     )
+
+    return replace(analysis, findings=(*analysis.findings, found))

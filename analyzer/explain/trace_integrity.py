@@ -21,13 +21,11 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
         return None
 
     check = recording.integrity
-    replay = analysis.replay_check
-    counter = _counter_peak(analysis) if check.events else None
 
     return structs.replace(
         check,
-        replay=replay,
-        says=tuple(_notices(analysis, check, counter)),
+        replay=analysis.replay_check,
+        says=tuple(_notices(analysis, check)),
     )
 
 
@@ -54,11 +52,7 @@ def _counter_peak(analysis: Analysis) -> int | None:
     return None if own.empty else int(own["in_use_bytes"].max())
 
 
-def _notices(
-    analysis: Analysis,
-    check: TrustFigures,
-    counter: int | None,
-) -> Iterator[str]:
+def _notices(analysis: Analysis, check: TrustFigures) -> Iterator[str]:
     own = analysis.recording.allocator
     shown = [one for one in check.damages if one.allocator in ("", own)]
     if check.events_disagreeing:
@@ -69,7 +63,8 @@ def _notices(
             f"differs from TensorFlow's bytes in use, by up to {most}."
         )
 
-        if counter is not None and counter != analysis.peak.allocated_bytes:
+        counter = _counter_peak(analysis)
+        if counter not in (None, analysis.peak.allocated_bytes):
             yield (
                 f"By TensorFlow's counter the allocated peak is {format_bytes(counter)}"
                 ", which is more likely."

@@ -87,9 +87,11 @@ class Question:
         if size.range.low > limit.range.high:
             outcome = Outcome.DOES_NOT_FIT
             head = "DOES NOT FIT"
+            word = "too much"
         elif is_below and not incomplete:
             outcome = Outcome.FITS
             head = "FITS"
+            word = "to spare"
         else:
             head = "CANNOT TELL if it fits" if is_below else "MAY NOT FIT"
             reason = f"; {incomplete}" if incomplete else ""
@@ -98,13 +100,10 @@ class Question:
                 f"{head} {place}: {verb} {size} of {limit}{reason}",
             )
 
-        margin = limit.bytes - size.bytes
-        spare = (
-            f"{format_bytes(abs(margin))} {'to spare' if margin >= 0 else 'too much'}"
-        )
+        margin = format_bytes(abs(limit.bytes - size.bytes))
         sizes = f"{format_bytes(size.bytes)} of {format_bytes(limit.bytes)}"
 
-        return outcome, f"{head} {place}: {verb} {sizes}, {spare}"
+        return outcome, f"{head} {place}: {verb} {sizes}, {margin} {word}"
 
 
 def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:

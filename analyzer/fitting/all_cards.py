@@ -50,8 +50,7 @@ def fit_all_cards(
     cards.sort(key=lambda gpu: (_kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
 
     kinds = [list(group) for _, group in groupby(cards, _kind_of)]
-    kinds.sort(key=len, reverse=True)
-    kinds.sort(key=lambda group: _kind_of(group[0]) != _QUICK_KIND)
+    kinds.sort(key=lambda group: (_kind_of(group[0]) != _QUICK_KIND, -len(group)))
 
     rows: Rows = []
 

@@ -31,7 +31,7 @@ from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 from analyzer.session.estimate_captures import capture_object
 from analyzer.session.public_calls import make_options
-from analyzer.simulated_card.card_environment import find_smallest_card, normalize_cards
+from analyzer.simulated_card.card_environment import normalize_cards
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -99,8 +99,7 @@ def fits(
     step["batch_size"] = size
     limit_bytes = parse_bytes(limit) if isinstance(limit, str) else limit
     options = limit_options(_make_options(step), limit_bytes)
-    card = find_smallest_card(options.gpu) if options.gpu else None
-    _, bounds = resolve_limit(card, limit_bytes)
+    _, bounds = resolve_limit(options, limit_bytes)
     search = CardSearch([bounds.bytes], size, is_one=True)
 
     with _access(target, options) as access:

@@ -71,8 +71,7 @@ def fit_step(
     keep: Keep = lambda answer: None,
 ) -> FitAnswer:
     """Find the largest size of a step under a limit; ``keep`` gets the answer before an interruption."""
-    gpu = find_smallest_card(options.gpu) if options.gpu else None
-    limit_of, limit = resolve_limit(gpu, question.limit_bytes)
+    limit_of, limit = resolve_limit(options, question.limit_bytes)
     varied = question.varied
     limited = limit_options(options, question.limit_bytes)
 
@@ -122,7 +121,7 @@ def limit_options(options: CaptureOptions, limit_bytes: int | None) -> CaptureOp
 
 
 def resolve_limit(
-    gpu: Gpu | None,
+    options: CaptureOptions,
     limit_bytes: int | None,
 ) -> tuple[LimitOwner, BoundedBytes]:
     """Return the owner and the value of the lower limit, the card's or the user's."""
@@ -130,7 +129,7 @@ def resolve_limit(
         # raises if no allocator has such a limit
         BfcOptions(memory_limit_bytes=limit_bytes)
 
-    card = None if gpu is None else memory_limit(gpu)
+    card = memory_limit(find_smallest_card(options.gpu)) if options.gpu else None
     if limit_bytes is not None and (card is None or limit_bytes <= card.bytes):
         return "given", BoundedBytes.exactly(limit_bytes)
 

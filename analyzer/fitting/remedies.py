@@ -67,17 +67,6 @@ class RemedyTrial:
     patch_folder: Path = Path()
     others: tuple[StepAccess, ...] = ()  # for further captures at the same time
 
-    def estimate(self, options: CaptureOptions, name: str) -> StepEstimate:
-        """Return the estimate of the step with some options, captured in the subfolder ``name``."""
-        return estimate_step(self.access, options, name)
-
-    def fits(self, estimate: StepEstimate) -> bool | None:
-        """Say whether an estimate fits the limit; None without one."""
-        if self.limit_bytes is None:
-            return None
-
-        return estimate.need_bytes <= self.limit_bytes
-
 
 def try_remedies(
     trial: RemedyTrial,
@@ -94,7 +83,7 @@ def try_remedies(
     report("estimating the unchanged step", 0.0)
 
     before = (
-        trial.estimate(options, "unchanged")
+        estimate_step(trial.access, options, "unchanged")
         if captured is None
         else estimate_folder(captured)
     )
@@ -120,8 +109,7 @@ def try_remedies(
             stage = f"{len(remedies)} of {len(plans)} changes, about {minutes} min left"
             report(stage, (len(remedies) + 1) / (len(plans) + 1))
 
-    remedies.sort(key=lambda one: one.saves_bytes or 0, reverse=True)
-    remedies.sort(key=lambda one: one.saves_bytes is None)
+    remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
 
     return tuple(remedies)
 
@@ -143,7 +131,7 @@ def _try_plan(
     remedy = StepRemedy(id=plan.id, title=plan.title, code=code, costs=plan.costs)
 
     try:
-        after = trial.estimate(plan.options, f"remedy-{plan.id}")
+        after = estimate_step(trial.access, plan.options, f"remedy-{plan.id}")
     except InputError as error:
         return replace_fields(remedy, code="", failed=error.message[:_LONGEST_REASON])
 
@@ -169,12 +157,14 @@ def _add_figures(
 ) -> StepRemedy:
     """Return a remedy with the figures of the step before and after it."""
     outputs = before.note.outputs
+    limit_bytes = trial.limit_bytes
+
     return replace_fields(
         remedy,
         saves_bytes=before.requested_bytes - after.requested_bytes,
         requested_bytes=after.requested_bytes,
         allocated_bytes=after.allocated_bytes,
-        fits=trial.fits(after),
+        fits=None if limit_bytes is None else after.need_bytes <= limit_bytes,
         has_same_outputs=outputs == after.note.outputs if outputs else None,
     )
 

@@ -178,13 +178,12 @@ def _is_same_op(failure: OomFailure, logged: OomFailure) -> bool:
 
 
 def _is_same_request(failure: OomFailure, logged: OomFailure) -> bool:
-    asked = failure.asked
-
+    one = failure.asked
     other = logged.asked
-    if asked is None or other is None:
+    if one is None or other is None:
         return False
 
-    return asked.low_bytes <= other.high_bytes and other.low_bytes <= asked.high_bytes
+    return one.low_bytes <= other.high_bytes and other.low_bytes <= one.high_bytes
 
 
 def append_reproduction(
@@ -212,9 +211,9 @@ def append_reproduction(
         lines[0] += " Name the batch size of the log with --batch-size."
 
     if found.runs > 1:
-        runs = f"of {found.runs} runs"
-        which = f"This is one {runs}" if agrees else f"None {runs} fails as in the log"
-        lines.append(f"{which}: the order of ops differs between processes.")
+        lines.append(
+            f"It ran {found.runs} times, as the order of ops differs between processes."
+        )
     if found.history_bytes:
         ran = "It ran" if agrees else "The changes are judged"
         lines.append(

@@ -153,7 +153,17 @@ class _SizeRuns:
         if not is_by_size and not self._search.points:
             raise TargetError(run.detail, kind=run.kind)
 
-        self._search.add(_make_point(self._size, run), run.fixed_bytes)
+        peak_bytes = run.peak_bytes
+        point = SizePoint(
+            size=self._size,
+            fits=peak_bytes is not None,
+            need_bytes=peak_bytes,
+            need_high_bytes=None if peak_bytes is None else int(peak_bytes * _MARGIN),
+            kind=run.kind,
+            detail=run.detail,
+        )
+
+        self._search.add(point, run.fixed_bytes)
         return self.next_size()
 
     def fail(self, error: AnalyzerError) -> None:
@@ -177,20 +187,6 @@ def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:
         by="runs" if is_run else "estimates",
         step=step,
         versions={},
-    )
-
-
-def _make_point(size: int, run: SizeRun) -> SizePoint:
-    peak_bytes = run.peak_bytes
-
-    high_bytes = None if peak_bytes is None else int(peak_bytes * _MARGIN)
-    return SizePoint(
-        size=size,
-        fits=peak_bytes is not None,
-        need_bytes=peak_bytes,
-        need_high_bytes=high_bytes,
-        kind=run.kind,
-        detail=run.detail,
     )
 
 

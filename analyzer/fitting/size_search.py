@@ -6,7 +6,7 @@ below the limit until it is near, because a run that fails takes 10 s.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from operator import attrgetter
 
 from analyzer.fitting.fit_answer import SizePoint
 from analyzer.model.errors import InputError
@@ -30,18 +30,10 @@ _PLATEAU_STEP = 16
 # A need that does not grow by such a factor of the size does not depend on it.
 _LONGEST_PLATEAU = 1000
 
-# A figure of a point in bytes, such as its need.
-Figure: TypeAlias = Callable[[SizePoint], int | None]
-
 
 def tolerance_at(size: int) -> int:
     """Return the width of the bracket at which a search ends."""
     return max(size // _BRACKET_PARTS, 1)
-
-
-def need_of(point: SizePoint) -> int | None:
-    """Return the need of a point."""
-    return point.need_bytes
 
 
 class SizeSearch:
@@ -131,8 +123,12 @@ class SizeSearch:
 
         return self.size_at(aim_bytes)
 
-    def size_at(self, limit_bytes: int, figure: Figure = need_of) -> int:
-        """Return the largest size whose figure is within a limit; 0 if there is none.
+    def size_at(
+        self,
+        limit_bytes: int,
+        figure: Callable[[SizePoint], int | None] = attrgetter("need_bytes"),
+    ) -> int:
+        """Return the largest size whose figure, the need, is within a limit; 0 if there is none.
 
         The line goes through the two points around the limit. Above all points it goes through
         the last two, below them through size 0.
@@ -179,16 +175,14 @@ class SizeSearch:
 
     def fit_line(self) -> tuple[int | None, int | None]:
         """Return the fixed bytes and the bytes per example; None if the need is not a line."""
-        needs = {one.size: one.need_bytes for one in self.points.values() if one.fits}
-
-        sizes = sorted(size for size, need in needs.items() if need is not None)
-        if len(sizes) < 2:
+        points = self.points.values()
+        needs = sorted((one.size, one.need_bytes or 0) for one in points if one.fits)
+        if len(needs) < 2:
             return None, None
 
-        last = sizes[-1]
-        before = sizes[-2]
-        slope = (needs[last] - needs[before]) / (last - before)  # type: ignore[operator]
-        fixed = needs[last] - slope * last  # type: ignore[operator]
+        (before, before_bytes), (last, last_bytes) = needs[-2:]
+        slope = (last_bytes - before_bytes) / (last - before)
+        fixed = last_bytes - slope * last
 
         if slope < 1 or fixed < 0.95 * self.fixed_bytes:
             return None, None

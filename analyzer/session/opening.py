@@ -69,17 +69,13 @@ def open_result(
             progress=lambda share: progress("reading the trace", share),
         )
 
-        progress(_last_stage(search), 1.0)
+        progress("explaining", 1.0)
 
         return explain(measured, what_if, search=search)
 
     is_plain = not (host or allocator or what_if.is_asked)
 
     return _open(path, measure, is_plain=is_plain)
-
-
-def _last_stage(search: bool) -> str:
-    return "searching the least memory limit" if search else "explaining"
 
 
 def is_estimate(path: Path) -> bool:
@@ -100,25 +96,6 @@ def open_estimate(
     The report is the saved one, unless a question is asked, another version saved it, or a file has
     changed. Then the step is predicted again.
     """
-    _check_estimate(path)
-
-    def predict() -> Analysis:
-        from analyzer.tracing.parse.run_folder import read_run
-
-        note = read_run(path / RUN_FILE)
-        return analyse_step(
-            note,
-            path,
-            what_if=what_if,
-            search=search,
-            progress=progress,
-        )
-
-    return _open(path, predict, is_plain=not what_if.is_asked)
-
-
-def _check_estimate(path: Path) -> None:
-    """Raise a TraceError if ``path`` is no folder of an estimate."""
     file = path / RUN_FILE
     note = read_run_file(file) if file.is_file() else None
 
@@ -129,6 +106,19 @@ def _check_estimate(path: Path) -> None:
             f"{path} holds neither an estimate nor a SavedModel.",
             hint=hint,
         )
+
+    def predict() -> Analysis:
+        from analyzer.tracing.parse.run_folder import read_run
+
+        return analyse_step(
+            read_run(file),
+            path,
+            what_if=what_if,
+            search=search,
+            progress=progress,
+        )
+
+    return _open(path, predict, is_plain=not what_if.is_asked)
 
 
 def _open(path: Path, analyse: Callable[[], Analysis], *, is_plain: bool) -> Result:
@@ -181,8 +171,7 @@ def analyse_step(
 
         card = note.simulated_card
 
-        has_limit = card is not None and card.memory_limit_bytes
-        if card is not None and has_limit and not card.is_unlimited:
+        if card and card.memory_limit_bytes and not card.is_unlimited:
             what_if = replace(what_if, memory_limit_bytes=None)  # it ran with it
 
         return explain(open_measured(folder), what_if, search=search)
@@ -198,7 +187,7 @@ def analyse_step(
         progress=lambda share: progress("predicting", 0.8 * share),
     )
 
-    progress(_last_stage(search), 0.9)
+    progress("explaining", 0.9)
 
     return explain(predicted, what_if, search=search)
 
@@ -208,7 +197,7 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
     from analyzer.explain.all_findings import collect
     from analyzer.explain.analysis import analyse
     from analyzer.explain.buffer_words import with_uses
-    from analyzer.explain.need import can_replay
+    from analyzer.explain.need import begins_with_process
     from analyzer.explain.running.step_differences import describe_uncounted_batch
     from analyzer.explain.trace_integrity import check_peak
     from analyzer.explain.verdict import judge
@@ -218,7 +207,9 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
     alive = with_uses(analysis.alive, recording, analysis.step)
     analysis = replace(analysis, alive=alive)
 
-    if can_replay(recording, what_if):
+    # all events of a process can be replayed, or those of a trace if asked
+    is_asked = what_if.is_asked or begins_with_process(recording)
+    if is_asked and recording.device.kind != "tpu":
         from analyzer.explain.pool_facts import add_pool
 
         analysis = add_pool(analysis, what_if, search=search)
@@ -297,7 +288,7 @@ def read_hosts(
 ) -> tuple[HostRow, ...]:
     """Return a row for each device of each trace, the one with the least room first."""
     from analyzer.model.machine import count_cores
-    from analyzer.session.work_engine import WorkEngine
+    from analyzer.session.work_engine import run_all
 
     is_small = sum(file.stat().st_size for file in files) < _SMALL_BYTES
 
@@ -305,12 +296,10 @@ def read_hosts(
     if is_parallel and not is_small:
         workers = count_cores()
 
-    engine = WorkEngine(scheduler, workers)
-
     requests = [(os.path.abspath(file), allocator) for file in files]
     rows: list[HostRow] = []
 
-    for place, found in engine.run(read_host, requests):
+    for place, found in run_all(read_host, requests, scheduler, workers):
         rows += [_make_row(files[place], failed=_DIED)] if found is None else found
 
     are_limits_known = all(row.limit_bytes for row in rows if not row.failed)
@@ -374,14 +363,8 @@ def _list_warnings(rows: Sequence[HostRow]) -> list[str]:
     names = {row.host for row in rows}
     failed = [row for row in rows if row.failed]
 
-    of_all = ""
-    if failed:
-        of_all = f" that could be read, of {len(names)}"
-
     count = len(names) - len(failed)
-    warnings = [
-        f"The figures are of {rows[0].host}, the worst of {count} hosts{of_all}."
-    ]
+    warnings = [f"The figures are of {rows[0].host}, the worst of {count} hosts."]
 
     if failed:
         listed = ", ".join(row.host for row in failed[:5])

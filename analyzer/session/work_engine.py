@@ -11,7 +11,6 @@ from concurrent.futures import (
     as_completed,
 )
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from analyzer.model.errors import InputError
@@ -23,50 +22,42 @@ _Result = TypeVar("_Result")
 _CONNECT_TIMEOUT_S = 15
 
 
-@dataclass(frozen=True)
-class WorkEngine:
-    """Where calls run: on the Dask cluster of a scheduler's address, else in ``workers`` processes.
+def run_all(
+    call: Callable[[_Item], _Result],
+    items: Sequence[_Item],
+    scheduler: str = "",
+    workers: int = 1,
+) -> Iterator[tuple[int, _Result | None]]:
+    """Yield the index of each item and the result of ``call``, a module's function, as they finish.
 
-    With one worker and no scheduler, calls run in this process.
+    Calls run on the Dask cluster of a scheduler's address, else in ``workers`` processes, or in this
+    process for one worker. If a process dies, the remaining calls run one at a time: only the item that
+    kills its process has no result (None). InputError if no scheduler answers.
     """
+    if scheduler:
+        with _connect(scheduler) as client:
+            from distributed import KilledWorker
 
-    scheduler: str = ""
-    workers: int = 1
+            yield from _run_calls(client.get_executor(), call, items, KilledWorker)
 
-    def run(
-        self,
-        call: Callable[[_Item], _Result],
-        items: Sequence[_Item],
-    ) -> Iterator[tuple[int, _Result | None]]:
-        """Yield the index of each item and the result of ``call``, a module's function, as they finish.
+        return
 
-        If a process dies, the remaining calls run one at a time: only the item that kills its process
-        has no result (None). InputError if no scheduler answers.
-        """
-        if self.scheduler:
-            with _connect(self.scheduler) as client:
-                from distributed import KilledWorker
+    if workers <= 1 or len(items) <= 1:
+        yield from enumerate(map(call, items))
+        return
 
-                yield from _run_calls(client.get_executor(), call, items, KilledWorker)
-
-            return
-
-        if self.workers <= 1 or len(items) <= 1:
-            yield from enumerate(map(call, items))
-            return
-
-        waiting = set(range(len(items)))
-        with _start_processes(self.workers) as pool, suppress(BrokenExecutor):
-            for index, result in _run_calls(pool, call, items):
-                waiting.remove(index)
-                yield index, result
-
-        for index in waiting:
-            result = None
-            with _start_processes(1) as pool, suppress(BrokenExecutor):
-                result = pool.submit(call, items[index]).result()
-
+    waiting = set(range(len(items)))
+    with _start_processes(workers) as pool, suppress(BrokenExecutor):
+        for index, result in _run_calls(pool, call, items):
+            waiting.remove(index)
             yield index, result
+
+    for index in waiting:
+        result = None
+        with _start_processes(1) as pool, suppress(BrokenExecutor):
+            result = pool.submit(call, items[index]).result()
+
+        yield index, result
 
 
 def _run_calls(

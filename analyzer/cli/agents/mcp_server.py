@@ -34,16 +34,18 @@ _OTHERS = ("skill", "mcp")  # commands that are no tools
 # Options of outputs that an agent does not read, and those that the server sets.
 _LEFT_OUT = frozenset(
     {
-        *("json", "full", "quiet", "verbose", "live"),
-        *(
-            "csv",
-            "markdown",
-            "graph",
-            "perfetto",
-            "torch_snapshot",
-            "max_peak",
-            "scheduler",
-        ),
+        "json",
+        "full",
+        "quiet",
+        "verbose",
+        "live",
+        "csv",
+        "markdown",
+        "graph",
+        "perfetto",
+        "torch_snapshot",
+        "max_peak",
+        "scheduler",
     }
 )
 

@@ -90,13 +90,8 @@ def _read_limits(item: pytest.Item) -> dict[str, int]:
         try:
             (size,) = mark.args
             limits[name] = parse_bytes(size)
-        except (ValueError, TypeError, InputError) as error:
-            own = isinstance(error, InputError)
-
-            problem = " takes one size, such as '2 GiB'."
-            if own:
-                problem = f": {error}"
-
-            raise pytest.UsageError(f"{item.nodeid}: {name}{problem}") from None
+        except (ValueError, TypeError, InputError):
+            problem = f"{item.nodeid}: {name} takes one size, such as '2 GiB'."
+            raise pytest.UsageError(problem) from None
 
     return limits

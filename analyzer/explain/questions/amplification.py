@@ -177,12 +177,11 @@ class Tensors:
 
     def is_reused(self, tensor: str) -> bool:
         """Say whether an op writes its result into a tensor's buffer, and needs another without it."""
-        for reader in self.graph.consumers.get(tensor, []):
-            is_elementwise = self.graph.ops[reader].type in _ELEMENTWISE
-            if is_elementwise and f"{reader}:0" not in self.allocated:
-                return True
-
-        return False
+        return any(
+            self.graph.ops[reader].type in _ELEMENTWISE
+            and f"{reader}:0" not in self.allocated
+            for reader in self.graph.consumers.get(tensor, [])
+        )
 
     def inputs_of(self, op: str) -> list[tuple[str, int | None]]:
         """Return shape and bytes of each tensor that an op reads."""
@@ -280,7 +279,9 @@ def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tenso
     if ops:
         rows, alive = (
             table.assign(
-                op_type=table["op_type"].astype("category").map(_without_vendor)
+                op_type=table["op_type"]
+                .astype("category")
+                .map(lambda kind: _VENDOR.sub("", kind))
             )
             for table in (analysis.rows, analysis.alive)
         )
@@ -288,10 +289,6 @@ def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tenso
         graph = replace(graph, ops={**graph.ops, **ops})
 
     return analysis, Tensors(analysis, graph)
-
-
-def _without_vendor(op_type: str) -> str:
-    return _VENDOR.sub("", op_type)
 
 
 def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:

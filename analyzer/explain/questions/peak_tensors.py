@@ -105,7 +105,12 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     waiting = _sum_of(alive[is_retained(alive) & has_reader])
     growing = _sum_of(alive[_freed_by_half(analysis, alive, batch) > 0])
 
-    saves = _save_by_half(analysis, batch)
+    rows = analysis.rows
+    is_own = rows["born"].between(analysis.first, analysis.last)
+    own = rows[is_own | (rows["category"] == Category.INPUT.value)]
+    freed = _freed_by_half(analysis, own, batch)
+    saves = saved_without(analysis, freed, own["born"], own["dies"])
+
     infers = analysis.recording.step_config.infers
     id_ = "batch-tensors"
 
@@ -150,16 +155,6 @@ def _sum_by_first_axis(rows: pd.DataFrame) -> pd.Series:
     """Return the requested bytes of tensors by the length of their first axis, as text."""
     first = rows["shape"].astype(str).str.extract(r"^\[(\d+)", expand=False)
     return rows["requested_bytes"].groupby(first).sum()
-
-
-def _save_by_half(analysis: Analysis, batch: int) -> int:
-    """Return how far the peak of the steady step falls with half the batch."""
-    rows = analysis.rows
-    is_own = rows["born"].between(analysis.first, analysis.last)
-    own = rows[is_own | (rows["category"] == Category.INPUT.value)]
-    freed = _freed_by_half(analysis, own, batch)
-
-    return saved_without(analysis, freed, own["born"], own["dies"])
 
 
 def _freed_by_half(

@@ -1,7 +1,6 @@
 """Steps that differ: shapes that vary, compiled functions; a batch outside the figures."""
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 import pandas as pd
 
@@ -123,14 +122,13 @@ def _find_uncounted_batch(analysis: Analysis) -> int:
     if graph is None or not batch:
         return 0
 
-    size_bytes = 0
-    iterators = [op for op in graph.ops.values() if op.type == ITERATOR]
-
-    for spec in chain.from_iterable(op.outputs for op in iterators):
-        if spec.shape:
-            loaded = tensor_bytes(spec.dtype, (batch, *spec.shape[1:]))
-            size_bytes = max(size_bytes, loaded or 0)
-
+    sizes = [
+        tensor_bytes(spec.dtype, (batch, *spec.shape[1:])) or 0
+        for op in graph.ops.values()
+        for spec in op.outputs
+        if op.type == ITERATOR and spec.shape
+    ]
+    size_bytes = max(sizes, default=0)
     inputs = analysis.rows[analysis.rows["category"] == Category.INPUT.value]
     is_held = inputs["requested_bytes"].max() >= size_bytes
 

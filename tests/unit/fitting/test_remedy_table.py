@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from analyzer.fitting import remedies
 from analyzer.fitting.remedies import RemedyTrial, parse_remedies, try_remedies
 from analyzer.fitting.step_access import StepAccess, StepEstimate
 from analyzer.model.contract.capture_request import CaptureOptions
@@ -45,7 +46,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def estimate(
-        trial: RemedyTrial, options: CaptureOptions, name: str
+        access: StepAccess, options: CaptureOptions, name: str
     ) -> StepEstimate:
         name = name.removeprefix("remedy-")
         if name == "unchanged":
@@ -53,7 +54,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return make_estimate((40 - SAVES.get(name, 0)) * MIB)
 
-    monkeypatch.setattr(RemedyTrial, "estimate", estimate)
+    monkeypatch.setattr(remedies, "estimate_step", estimate)
     return names
 
 
@@ -68,9 +69,9 @@ def try_with(*names: str) -> tuple[StepRemedy, ...]:
 def test_the_likely_largest_saving_is_tried_and_the_largest_shown_first(
     captured: list[str],
 ) -> None:
-    remedies = try_with()
-    assert remedies[0].id == "accumulate-4"
-    savings = [remedy.saves_bytes or 0 for remedy in remedies]
+    found = try_with()
+    assert found[0].id == "accumulate-4"
+    savings = [remedy.saves_bytes or 0 for remedy in found]
     assert savings == sorted(savings, reverse=True)
     # the step has activations only
     assert captured[0] == "accumulate-4"
@@ -80,14 +81,14 @@ def test_the_likely_largest_saving_is_tried_and_the_largest_shown_first(
 def test_two_changes_are_captured_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     both = threading.Barrier(2)
 
-    def estimate(trial: RemedyTrial, *arguments: object) -> StepEstimate:
+    def estimate(access: StepAccess, *arguments: object) -> StepEstimate:
         if arguments[1] != "unchanged":
             both.wait(timeout=20)
-            assert len({trial.access.name, "first", "second"}) == 2
+            assert len({access.name, "first", "second"}) == 2
 
         return make_estimate(MIB)
 
-    monkeypatch.setattr(RemedyTrial, "estimate", estimate)
+    monkeypatch.setattr(remedies, "estimate_step", estimate)
     first, second = (
         StepAccess(name=name, folder=Path(), capture=lambda options, folder: folder)
         for name in ("first", "second")

@@ -16,7 +16,7 @@ from analyzer.report.render.terminal import to_terminal
 from analyzer.report.report_sections import report_document
 from analyzer.session.opening import open_hosts, read_host, read_hosts
 from analyzer.session.public_calls import open_trace
-from analyzer.session.work_engine import WorkEngine
+from analyzer.session.work_engine import run_all
 from analyzer.tracing.parse.logdir import find_traces
 
 
@@ -65,10 +65,7 @@ def test_hosts_in_one_report(tmp_path: Path) -> None:
     # THEN each host's figure is the one that its own report has, and the damaged one is named
     assert [row.host for row in hosts if row.failed] == ["host002"]
     assert any("host002" in line for line in result.report.warnings)
-    assert (
-        f"worst of {count - 1} hosts that could be read, of {count}."
-        in result.report.warnings[0]
-    )
+    assert f"worst of {count - 1} hosts." in result.report.warnings[0]
     for row in hosts[:-1]:
         alone = open_trace(folder, host=row.host, allocator=row.allocator).report.peak
         peaks = (row.requested_bytes, row.allocated_bytes)
@@ -100,12 +97,12 @@ def test_the_device_with_the_most_memory_comes_first(tmp_path: Path) -> None:
 def test_processes_give_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
     folder = logdir(tmp_path, 3)
     asked = [(str(file), "") for file in find_traces(folder)]
-    alone = dict(WorkEngine().run(read_host, asked))
+    alone = dict(run_all(read_host, asked))
     # WHEN a process is killed with a trace in hand THEN the trace is read by another
-    assert dict(WorkEngine(workers=2).run(die_once, asked)) == alone
+    assert dict(run_all(die_once, asked, workers=2)) == alone
     assert (folder / "died").exists()
     # AND where that kills each process, this host alone is given up
-    assert dict(WorkEngine(workers=2).run(die_always, asked)) == {**alone, 1: None}
+    assert dict(run_all(die_always, asked, workers=2)) == {**alone, 1: None}
 
 
 def the_same_on_dask(folder: Path, row: Callable[[tuple[str, str]], object]) -> None:
@@ -115,8 +112,8 @@ def the_same_on_dask(folder: Path, row: Callable[[tuple[str, str]], object]) -> 
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True
     ) as cluster:
-        engine = WorkEngine(scheduler=cluster.scheduler_address)
-        assert dict(engine.run(row, asked)) == dict(WorkEngine().run(read_host, asked))
+        found = run_all(row, asked, cluster.scheduler_address)
+        assert dict(found) == dict(run_all(read_host, asked))
         assert (folder / "died").exists()
 
 

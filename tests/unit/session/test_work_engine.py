@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.session.work_engine import WorkEngine
+from analyzer.session.work_engine import run_all
 
 
 @pytest.mark.parametrize("is_ended_early", [True, False])
@@ -20,7 +20,7 @@ def test_temporary_folders_of_the_processes_are_removed(
     is_ended_early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    results = WorkEngine(workers=2).run(tempfile.mkdtemp, ["one", "two", "three"])
+    results = run_all(tempfile.mkdtemp, ["one", "two", "three"], workers=2)
     _, made = next(results)
     assert made is not None
     assert tmp_path in Path(made).parents
@@ -33,8 +33,8 @@ def test_temporary_folders_of_the_processes_are_removed(
 
 INTERRUPTED = """
 import time
-from analyzer.session.work_engine import WorkEngine
-for _ in WorkEngine(workers=2).run(time.sleep, [0.01, 300, 300]):
+from analyzer.session.work_engine import run_all
+for _ in run_all(time.sleep, [0.01, 300, 300], workers=2):
     print("begun", flush=True)
 """
 
