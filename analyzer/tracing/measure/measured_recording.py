@@ -437,11 +437,13 @@ def _device(
 
     # The card that an allocator such as ``GPU_0_bfc`` belongs to.
     plane = f":{allocator.removeprefix('GPU_').partition('_')[0]}"
-    named = "host" if is_host else ""
+    cards = list(raw.cards)
+    if len(cards) > 1:
+        cards = [card for card in cards if str(card["plane"]).endswith(plane)]
 
-    for card in () if is_host else raw.cards:
-        if str(card["plane"]).endswith(plane) or len(raw.cards) == 1:
-            named = named or name_card(card)
+    named = "host" if is_host else ""
+    if cards and not is_host:
+        named = name_card(cards[0])
 
     kind = "tpu" if is_tpu(allocator) else "gpu"
 
