@@ -61,7 +61,11 @@ def test_an_estimate_is_the_run_on_the_simulated_card(
     assert said["kind"] == "simulated_card"
     assert said["verdict"]["card"] == find_gpu("t4").name
     assert said["verdict"]["limit_bytes"] > memory_limit(find_gpu("t4")).bytes
-    assert said["peak"]["requested_bytes"] == ran["peak"]["requested_bytes"]
+    requested, bounds = said["peak"]["requested_bytes"], ran["uncertainty"]
+    if jit == "--jit":
+        assert requested == ran["peak"]["requested_bytes"]
+    # Op by op, the order of ops differs between two processes.
+    assert bounds["low_bytes"] <= requested <= bounds["high_bytes"]
     assert said["step"]["jit"] is (jit == "--jit")
     opened = bench.analyze("estimate", estimate.folder.name)
     assert opened.out.splitlines()[0] == estimate.ended.out.splitlines()[0]
