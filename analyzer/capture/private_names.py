@@ -4,8 +4,6 @@ Modules below ``tensorflow.python``, ``tensorflow.core`` and ``keras.src``, and 
 with an underscore, may change with any release. The rest of the package uses them through this module.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

@@ -5,8 +5,6 @@ tensor cores (7.0) and for TF32 (8.0; ``generic_layout_optimizer.cc``). So the s
 largest card of each kind, at few sizes, and the other cards are judged by the needs there.
 """
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 from itertools import groupby

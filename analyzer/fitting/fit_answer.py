@@ -3,8 +3,6 @@
 A size is the batch, or the N of an input; both sizes and bytes are whole numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Run the step of an out-of-memory log on a simulated card, under the limit of the log."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial

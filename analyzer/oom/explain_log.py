@@ -3,8 +3,6 @@
 Each line of the log goes to the reader of its kind.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

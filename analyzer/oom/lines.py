@@ -4,8 +4,6 @@ Logs arrive compressed, in UTF-16, as a notebook's output, as JSON lines of a co
 with a progress bar in front, or with two messages in one line.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import re

@@ -4,8 +4,6 @@ Every output begins with the same three lines. Notices warn of figures that may 
 are for ``-v`` and the page.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """A recording as Chrome trace events, for Perfetto and ``chrome://tracing``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

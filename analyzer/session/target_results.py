@@ -1,7 +1,5 @@
 """Capture or estimate a target, explain it, and save the result in its run folder."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Capture everything that an estimate needs of a step, without running it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable

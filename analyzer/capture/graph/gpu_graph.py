@@ -7,8 +7,6 @@ cuDNN, inlines nested functions and lowers branches and loops. Nothing runs. Ten
 registers no GPU kernels: ``host_copies`` lists the ops without one, and inserts the copies.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Batch shapes of ``tf.data`` iterators, read from their Python objects; nothing of them runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -5,8 +5,6 @@ never written to, so that none is backed. Its initializer does not run. An assig
 its shape and dropped. Small variables are real: Python may read them (a learning rate, a step counter).
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import mmap

@@ -3,8 +3,6 @@
 Such a loop also carries the true values of the variables that decide, on the host.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

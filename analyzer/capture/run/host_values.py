@@ -5,8 +5,6 @@ to such a value from the inputs are copied onto the host, and the deciding op re
 The original ops stay, so that the card's memory is unchanged. A value without a twin is recorded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

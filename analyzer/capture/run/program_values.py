@@ -5,8 +5,6 @@ host: with true inputs if they lie there, otherwise with inputs that select ever
 Functions that the program calls are traced as a step is (``host_values.py``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator

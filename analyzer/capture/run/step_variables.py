@@ -1,7 +1,5 @@
 """The variables of a step: owner, and address at each snapshot."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 No kernel of a simulated card computes, so a vocabulary or an adapted layer would be built from zeros.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

@@ -4,8 +4,6 @@ A model of Keras 2 (``tf_keras``) is no target, but a script or a step may use o
 here: if the user's code has not imported it, no object belongs to it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import operator
 import sys

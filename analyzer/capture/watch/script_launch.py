@@ -5,8 +5,6 @@ The child is in this process' group, so the terminal's Ctrl-C and Ctrl-Z reach i
 system kills the script. If a signal ends the script, its descendants are also ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Memory of a program as TensorFlow reports it: after its steps, its peaks, and when it ran out."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -8,8 +8,6 @@ the next tape is made. If several such steps precede each update, they are micro
 without a repeated call counts as one step.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import os

@@ -1,7 +1,5 @@
 """Requests: to the child processes that capture a step or watch a script, and for a replay."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

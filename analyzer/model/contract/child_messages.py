@@ -1,7 +1,5 @@
 """Messages of child processes (lines or files of JSON), and figures of their memory."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import TypeAlias, TypeVar

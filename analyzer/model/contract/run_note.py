@@ -5,8 +5,6 @@ watched script adds its steps and the memory it keeps. A place is ``file:line`` 
 if there is none.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ TensorFlow inserts a copy for a kernel that reads in the other memory (``EnsureM
 ``memory_types.cc``, or ``_Send`` and ``_Recv`` of the partitioner).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """One op as its kernel sees it: types, shapes and constant inputs; and plans built from it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The prediction of a noted step as a ``Recording``, like a measured one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The prediction of a step: a few schedules, of which the median is shown and all give the range."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

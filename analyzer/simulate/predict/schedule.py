@@ -1,7 +1,5 @@
 """One possible execution of a process, from its start to the end of its last step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random

@@ -1,7 +1,5 @@
 """The stated range of a prediction, and the reasons for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from analyzer.model.contract.report_file import StatedRange

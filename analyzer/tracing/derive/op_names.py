@@ -4,8 +4,6 @@ Two runs of one program may name an op differently: the executor puts the name o
 ops of an inlined function, and a layer has another number if the program built other models before.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ two sources: the op before a buffer's free is its last user (``free``, or ``orde
 frees), and an op of the gradient tape contains the name of its forward op (``name``).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

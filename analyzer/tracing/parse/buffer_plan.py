@@ -7,8 +7,6 @@ whose live ranges do not overlap reuse bytes. The *heap trace* lists these range
 schedule. Other allocations (parameters, constants, thread-local buffers) are outside the allocator.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ the events of the buffer's birth and death (rows of kind 0), and rows into the a
 surplus of the chunk). At every moment the parts add up to the buffer, requested and allocated.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ its temporaries in the order of the assignment, on one thread, without an op's n
 (``BuildBufferAllocations`` in ``gpu_executable.cc``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections import Counter
