@@ -1,8 +1,8 @@
 """The range of a step on a simulated card: how its peaks and its least limit vary between runs.
 
 The runs of the step in one process show how the order of parallel ops changes the peaks. Another
-process also places its long-lived buffers in other chunks, because their order in the first step
-differs. Replays with delayed events show how much that matters.
+process also places its long-lived buffers in other chunks. Replays with delayed events show how much
+that matters.
 
 A real card may choose another of cuDNN's algorithms than the one with the shortest modelled time: the
 range also has the peaks with the least and the most likely workspace of each convolution.
@@ -28,24 +28,28 @@ from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import Peak, find_peak
 from analyzer.model.units import Range, signed_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.allocator.limits import FLOOR_BYTES, find_shared_limits
+from analyzer.simulate.allocator.limits import FLOOR_BYTES
 from analyzer.simulate.allocator.replay import Sequence as Operations
 from analyzer.simulate.allocator.replay import from_recording, replay
 
 _CHANCE = 0.02  # of a run outside the stated range
 
-# Of the peak. In three processes each, peaks and least limits of twelve steps left the ranges of the
-# runs in one process by up to 0.5 %, apart from other orders of ops.
+# Of the peak. In three processes each, requested peaks of twelve steps left the ranges of the runs in
+# one process by up to 0.5 %, apart from other orders of ops.
 _MARGIN = 0.01
 
+# Margins of the allocated peak. In three processes each, 24 steps left the range with one margin in 5
+# of 144 cases and with two in 3, because processes place long-lived buffers in other chunks.
+_CHUNKS = 2
+
 _REPLAYS = 8  # orders whose allocated peaks are computed
-_SEARCHES = 3  # orders whose least limits are searched for
+_DELAY = 3  # durations of an op by which it is late on average
 
 
-def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
+def with_run_range(analysis: Analysis) -> Analysis:
     """Return the analysis, after ``add_pool``, with the range of a step on a simulated card.
 
-    ``search`` is whether to search for the least limits.
+    The least limit varies as the allocated peak does, because both depend on where chunks lie.
     """
     recording = analysis.recording
     if recording.error is not None or not (
@@ -53,63 +57,55 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
     ):
         return analysis
 
-    orders = _sample_orders(recording)
-    options = own_options(recording, orders[0])
-    stated = _state_peaks(analysis, orders, options)
+    stated = _state_peaks(analysis)
     safe_bytes = analysis.safe_limit_bytes
-    if search and safe_bytes is not None:
-        found = find_shared_limits(orders[:_SEARCHES], options, safe_bytes)
-        limit = widen(found, len(recording.repeats)).including(safe_bytes)
-        _, with_all = _peaks_of_runs(analysis)
-        replayed = (one.requested_bytes for one in with_all)
-        highest_bytes = max(analysis.peak.requested_bytes, *replayed, 0)
-        more_bytes = (stated.high_bytes or 0) - highest_bytes
-
-        least_bytes = min(found.low, safe_bytes, stated.allocated_low_bytes or 0)
-        margin_bytes = _margin_bytes(analysis)
-        above_bytes = max(more_bytes, margin_bytes)
-        limit = limit.widened(margin_bytes, above_bytes).at_least(least_bytes)
+    if safe_bytes is not None:
+        more_bytes = (stated.allocated_high_bytes or 0) - analysis.peak.allocated_bytes
         stated = structs.replace(
             stated,
-            limit_low_bytes=limit.low,
-            limit_high_bytes=limit.high,
+            limit_low_bytes=min(safe_bytes, stated.allocated_low_bytes or 0),
+            limit_high_bytes=safe_bytes + more_bytes,
         )
 
     return replace(analysis, recording=replace(recording, uncertainty=stated))
 
 
-def _state_peaks(
-    analysis: Analysis,
-    orders: Sequence[Operations],
-    options: BfcOptions,
-) -> StatedRange:
+def _state_peaks(analysis: Analysis) -> StatedRange:
     """Return the ranges of the peaks: of the runs in the process, and of replays in other orders."""
     runs, with_all = _peaks_of_runs(analysis)
-    seen_requested = Range.spanning(one.requested_bytes for one in runs)
-    seen_allocated = Range.spanning(one.allocated_bytes for one in runs)
-    replayed = Range.spanning(
-        _find_allocated_peak(analysis, one, options) for one in orders
+    orders = _sample_orders(analysis.recording)
+    options = own_options(analysis.recording, orders[0])
+    requested = widen(
+        Range.spanning(one.requested_bytes for one in runs),
+        len(runs),
     )
-    requested = widen(seen_requested, len(runs))
 
-    tries = len(runs) + len(orders) - 1
-    allocated = widen(seen_allocated.including(replayed.low, replayed.high), tries)
+    # Some delays are impossible, because ops wait for each other, and raise the requests. The chunks
+    # that they leave unused are possible.
+    rounded_bytes = _find_rounded_peak(analysis, orders[0])
+    unused = [
+        _find_allocated_peak(analysis, order, options)
+        - _find_rounded_peak(analysis, order)
+        for order in orders
+    ]
+    seen = Range.spanning(one.allocated_bytes for one in runs)
+    seen = seen.including(rounded_bytes + max(unused))
+    allocated = widen(seen, len(runs) + len(orders) - 1)
 
     for one in (analysis.peak, *with_all):  # the most that unknown values can select
         requested = requested.including(one.requested_bytes)
         allocated = allocated.including(one.allocated_bytes)
 
-    margin_bytes = _margin_bytes(analysis)
+    margin_bytes = max(FLOOR_BYTES, int(_MARGIN * analysis.peak.requested_bytes))
     below_bytes, above_bytes = find_workspace_spread(analysis)
-    wider = (margin_bytes + below_bytes, margin_bytes + above_bytes)
-    requested = requested.widened(*wider).at_least(0)
-    allocated = allocated.widened(*wider)
+    requested = requested.widened(
+        margin_bytes + below_bytes,
+        margin_bytes + above_bytes,
+    ).at_least(0)
 
     # No layout takes less than the rounded requests.
-    rounded = (
-        orders[0].live_rounded_bytes()[_select_step(analysis, orders[0])].max(initial=0)
-    )
-    least = int(rounded) - max(analysis.peak.requested_bytes - requested.low, 0)
+    least_bytes = rounded_bytes - max(analysis.peak.requested_bytes - requested.low, 0)
+    most_bytes = allocated.high + _CHUNKS * margin_bytes + above_bytes
 
     because = [
         f"The likely range is that of {len(runs)} run{'s' * (len(runs) > 1)} of the step and "
@@ -128,16 +124,11 @@ def _state_peaks(
         limit_high_bytes=None,
         low_bytes=requested.low,
         high_bytes=requested.high,
-        allocated_low_bytes=max(least, 0),
-        allocated_high_bytes=allocated.high,
+        allocated_low_bytes=max(least_bytes, 0),
+        allocated_high_bytes=most_bytes,
         because=tuple(because),
         unsized=0,
     )
-
-
-def _margin_bytes(analysis: Analysis) -> int:
-    """Return by how much a range exceeds the runs that were seen."""
-    return max(FLOOR_BYTES, int(_MARGIN * analysis.peak.requested_bytes))
 
 
 def _peaks_of_runs(analysis: Analysis) -> tuple[list[Peak | TwoSizes], list[Peak]]:
@@ -217,9 +208,9 @@ def widen(seen: Range, runs: int) -> Range:
 def _sample_orders(recording: Recording) -> list[Operations]:
     """Return the recorded sequence, and others in which events are late by random times.
 
-    An event is late by an exponential time with the mean of the time since the event before it on its
-    thread, which is about the duration of its op. Waiting counts as a mean duration. The order of each
-    thread stays, and a free follows its allocation.
+    An event is late by an exponential time. Its mean is a few times the time since the event before it
+    on its thread, which is about the duration of its op; waiting counts as a few mean durations. The
+    order of each thread stays, and a free follows its allocation.
     """
     sequence = from_recording(recording)
     times = recording.events["time_ps"].to_numpy()[sequence.instant].astype(float)
@@ -231,12 +222,12 @@ def _sample_orders(recording: Recording) -> list[Operations]:
     for own in places:
         passed[own] = np.diff(times[own], prepend=times[own[0]])
 
-    duration = np.minimum(passed, passed.mean())
+    delay = _DELAY * np.minimum(passed, _DELAY * passed.mean())
     generator = np.random.default_rng(0)
     orders = [sequence]
 
     for _ in range(_REPLAYS if len(places) > 1 else 0):
-        late = times + duration * generator.exponential(size=len(sequence))
+        late = times + delay * generator.exponential(size=len(sequence))
         orders.append(_sort_by(sequence, late, places))
 
     return orders
@@ -263,6 +254,12 @@ def _sort_by(
         request=sequence.request[order],
         instant=sequence.instant[order],
     )
+
+
+def _find_rounded_peak(analysis: Analysis, sequence: Operations) -> int:
+    """Return the peak of the rounded requests in the steady step."""
+    in_step = _select_step(analysis, sequence)
+    return int(sequence.live_rounded_bytes()[in_step].max(initial=0))
 
 
 def _select_step(analysis: Analysis, sequence: Operations) -> np.ndarray:

@@ -217,7 +217,7 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
     if recording.kind is Kind.SIMULATED_CARD:
         from analyzer.explain.run_range import with_run_range
 
-        analysis = with_run_range(analysis, search=search)
+        analysis = with_run_range(analysis)
 
     recording = analysis.recording
     notes = (*recording.notes, *describe_uncounted_batch(analysis))
