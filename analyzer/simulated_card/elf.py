@@ -1,26 +1,21 @@
-"""ELF files of Linux on x86-64: read a library's exports, and write a library without a compiler.
+"""Write a shared library of Linux on x86-64 (ELF) without a compiler.
 
 The written library has one function for each name in a list. Each calls one function of another
 library with its own name and its first six arguments: it loads its number into ``eax`` and jumps to the
 code of ``_common``. Source: System V ABI with its AMD64 supplement, and the layouts in ``elf.h``.
 """
 
-import mmap
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from pathlib import Path
 
 _PAGE = 4096  # bytes
 _SYMBOL = struct.Struct("<IBBHQQ")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _DYNAMIC = struct.Struct("<qQ")
 _RELOCATION = struct.Struct("<QQq")
 _HEADER_BYTES = 64  # ``Elf64_Ehdr``
-_SHT_DYNSYM = 11
-_STT_FUNC = 2
 _GLOBAL_FUNC = 0x12
 _PT_LOAD = 1
 _PT_DYNAMIC = 2
@@ -44,36 +39,6 @@ _STUB_BYTES = 10  # of code for one function: ``mov eax, number`` and ``jmp``
 
 # Alignment of the parts of a file; 1 for all others.
 _MULTIPLES = {"symbols": 8, "relocation": 8, "code": 16, "dynamic": _PAGE}
-
-
-def read_exports(path: Path) -> Iterator[bytes]:
-    """Yield the functions that a library exports, or raise a ValueError if it is not 64-bit ELF."""
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data,
-    ):
-        if data[:5] != b"\x7fELF\x02":
-            raise ValueError(f"{path} is not a 64-bit ELF file")
-
-        at = struct.unpack_from("<Q", data, 0x28)[0]
-        size, count = struct.unpack_from("<HH", data, 0x3A)
-
-        heads = [
-            _SECTION.unpack_from(data, at + number * size) for number in range(count)
-        ]
-        for head in heads:
-            if head[1] != _SHT_DYNSYM:
-                continue
-
-            text = heads[head[6]]
-            strings = data[text[4] : text[4] + text[5]]
-
-            for number in range(head[5] // _SYMBOL.size):
-                at = head[4] + number * _SYMBOL.size
-
-                name, info, _, section, _, _ = _SYMBOL.unpack_from(data, at)
-                if section and info & 15 == _STT_FUNC:
-                    yield strings[name : strings.index(b"\0", name)]
 
 
 def make_library(

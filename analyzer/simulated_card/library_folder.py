@@ -32,10 +32,11 @@ them instead of CUDA's; they compute nothing. Made for {tensorflow}. Safe to del
 # Libraries that TensorFlow opens, of CUDA 12 and 13 with cuDNN 9.
 SONAMES = Path(__file__).with_name("library_names.txt").read_text("utf-8").split()
 
-_APIS = re.compile(
-    rb"(?:__cuda|cu[A-Z]|cuda[A-Z]|cublas|cudnn|cufft|cusolver|cusparse|curand|nccl|nvml|cupti)\w+"
+# Names between zeros, as a library's table of exports and tables of text hold them
+_NAMES = re.compile(
+    rb"\0((?:__cuda|cu[A-Z]|cuda[A-Z]|cublas|cudnn|cufft|cusolver|cusparse|curand|nccl|nvml|cupti)\w+)(?=\0)"
 )
-_CUSOLVER_TEXT = re.compile(rb"\0(cusolver(?:Dn|Sp|Get|Create)\w+)(?=\0)")
+_CUSOLVER_NAMES = re.compile(rb"\0(cusolver(?:Dn|Sp|Get|Create)\w+)(?=\0)")
 _FRAMEWORK = "libtensorflow_framework.so.2"
 _LIBRARY = "libtensorflow_cc.so.2"
 _PREDICT = "analyze estimate --gpu NAME predicts with any."
@@ -124,23 +125,26 @@ def find_core(cache: Path) -> Path:
     return core
 
 
-def find_cuda_names(tensorflow: Path) -> frozenset[bytes]:
+def find_cuda_names(tensorflow: Path) -> set[bytes]:
     """Return the CUDA functions that TensorFlow looks up; none if it was built without CUDA.
 
     TensorFlow's lazy loaders (``tsl/cuda/*_stub.cc``) export a function of each name; cuSOLVER's names
-    are a table of text. A missing name is an error.
+    are a table of text. A missing name is an error, and a further one is harmless.
     """
-    exports = elf.read_exports(tensorflow / _FRAMEWORK)
-
-    names = {name for name in exports if _APIS.fullmatch(name)}
+    names = find_names(tensorflow / _FRAMEWORK, _NAMES)
     if names:
-        with (tensorflow / _LIBRARY).open("rb") as file:
-            # Without ``with``: after Ctrl-C the search still holds the map, which cannot be closed.
-            data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        names |= find_names(tensorflow / _LIBRARY, _CUSOLVER_NAMES)
 
-        names |= {match[1] for match in _CUSOLVER_TEXT.finditer(data)}
+    return names
 
-    return frozenset(names)
+
+def find_names(library: Path, pattern: re.Pattern[bytes] = _NAMES) -> set[bytes]:
+    """Return the names of functions in a library's bytes."""
+    with library.open("rb") as file:
+        # Without ``with``: after Ctrl-C the search still holds the map, which cannot be closed.
+        data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+
+    return {match[1] for match in pattern.finditer(data)}
 
 
 def list_binaries(tensorflow: Path) -> tuple[Path, ...]:
@@ -156,7 +160,7 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
             hint=f"pip install tensorflow; {_PREDICT}",
         )
 
-    rest = sorted(names - set(elf.read_exports(core)))
+    rest = sorted(names - find_names(core))
     answer = b"simulated_card_unwritten"  # the core's function for all names without one of their own
     content = elf.make_library(
         rest,
