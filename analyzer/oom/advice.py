@@ -59,7 +59,11 @@ _ADVICE = {
     ),
     "smaller": (
         "Use a smaller batch, input or model, or a device with more memory.",
-        "The device had less free memory than the program asked for.",
+        "The device had no free memory of this size.",
+    ),
+    "kernel": (
+        "Use smaller blocks in this kernel, or report it to XLA.",
+        "The scratch memory of a core holds the blocks of a kernel, not the batch.",
     ),
     "weight": (
         "Use a smaller layer or table, an optimizer with less state, or a device with more memory.",
