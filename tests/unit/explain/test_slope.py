@@ -42,6 +42,12 @@ def test_what_only_comes_and_goes_does_not_grow(seed: int, noise: int) -> None:
     assert growth_of(series(1000, 0, noise, warm=20, seed=seed), 3).trend != "grows"
 
 
+def test_what_is_released_in_the_end_is_no_growth() -> None:
+    sizes = series(900, slope=2048)
+    assert growth_of(sizes, 3).trend == "grows"
+    assert growth_of(sizes | {901: LEVEL}, 3).trend == "cannot tell"
+
+
 def test_what_fills_up_in_the_beginning_is_flat() -> None:
     growth = growth_of(series(400, warm=60), 3)
     assert growth.trend == "flat"
