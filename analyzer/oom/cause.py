@@ -306,11 +306,6 @@ def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
             "The driver refused {want}; the log does not say how much of the card was free."
         )
 
-    if want.low > card.high:
-        return Cause.LARGER_THAN_CARD, (
-            "One request of {want} is larger than the whole card ({card})."
-        )
-
     if free.high < want.high:
         return _judge_full(failure, words, want, free)
 
