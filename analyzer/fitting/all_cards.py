@@ -181,10 +181,10 @@ def _combine(
         memory = format_bytes(holds[0].limit_bytes + beside_bytes)
         headline += f" The step needs {need} of its {memory}."
 
-    note = f"The needs are those on {answer.card_name}."
-    if len(rows) > 1:
-        note += " --gpu NAME runs the sizes on one card, near its own limit."
-
+    note = (
+        f"The needs are those on {answer.card_name}. --gpu NAME runs the sizes on one card, near "
+        "its own limit."
+    )
     if len(rows) < total:
         note = f"{total - len(rows)} of {total} cards are not judged. {note}"
 

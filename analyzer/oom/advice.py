@@ -200,10 +200,10 @@ def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
         yield "batches"
         return
 
-    yield "smaller_batch" if words["batch"] else "smaller"
-
     if failure.asked is not None and failure.asked.high_bytes < _LARGE_BYTES:
         yield "small_request"
+
+    yield "smaller_batch" if words["batch"] else "smaller"
 
 
 def _choose_for_fragments(failure: LoggedFailure) -> Iterator[str]:

@@ -341,16 +341,9 @@ def _is_held_by_others(failure: LoggedFailure, want: Range) -> bool:
 
 def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
     """Yield sentences that support the verdict, with names of figures in braces."""
-    is_refused = cause is Cause.DRIVER_REFUSED
-    is_unclear = is_refused or cause in (Cause.CANNOT_TELL, Cause.BESIDE_THE_POOL)
-    if failure.refusals and is_unclear:
+    unclear = (Cause.DRIVER_REFUSED, Cause.CANNOT_TELL, Cause.BESIDE_THE_POOL)
+    if failure.refusals and cause in unclear:
         yield _describe_refusals(failure)
-
-    if is_refused and failure.is_on_card and failure.room is not None:
-        yield (
-            "Other processes hold the rest of the card, or this process holds it outside "
-            "the pool (context, libraries)."
-        )
 
     if cause is Cause.FRAGMENTED and failure.is_complete:
         yield "{free} are free, in {holes:,} chunks; regions of the pool: {pieces:,}."
