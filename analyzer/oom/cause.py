@@ -98,17 +98,13 @@ def _judge(failure: LoggedFailure, words: Words) -> Judgement:
         return _judge_other_cause(failure)
     if failure.asked is None and _had_small_limit(failure):
         return Cause.HELD_BY_OTHERS, _SMALL_LIMIT
-    if (
-        failure.asked is None
-        and failure.limit is not None
-        and failure.in_use is not None
-    ):
-        return Cause.CANNOT_TELL, (
-            "The log does not give the size of the request; {in_use} of {limit} were in use."
-        )
     if failure.asked is None:
+        used = "Memory was exhausted"
+        if failure.limit is not None and failure.in_use is not None:
+            used = "{in_use} of {limit} were in use"
+
         return Cause.CANNOT_TELL, (
-            "Memory was exhausted; the log does not give the size of the request."
+            f"{used}; the log does not give the size of the request."
         )
     if failure.kind is FailedAllocator.ASYNC:
         return _judge_async(failure, words)
@@ -363,13 +359,6 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
         yield (
             "{many:,} chunks of {chunk} fill {share:.0%} of the bytes in use, as if a loop or a "
             "list keeps every step's result. One dump can't show whether they grow."
-        )
-
-    is_advised = failure.has_low_limit or cause is Cause.HELD_BY_OTHERS
-    if failure.is_limited and not is_advised:
-        yield (
-            "The limit is {limit}, the card has {card}: a limit was set, or other processes "
-            "held the card when TensorFlow started."
         )
 
 

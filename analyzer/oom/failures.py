@@ -150,22 +150,16 @@ class LoggedFailure(Struct):
             return None
 
     @property
-    def is_limited(self) -> bool:
-        """Whether the limit is well below the memory of the card."""
-        total = self.card_memory
-        if self.limit is None or total is None or not self.is_on_card:
-            return False
-
-        return self.limit.high < _LIMITED_SHARE * total.low
-
-    @property
     def has_low_limit(self) -> bool:
-        """Whether the request would fit the card under a higher limit."""
+        """Whether the limit is well below the card's memory, where the request would fit."""
         card = self.card_memory
-        if card is None or self.asked is None or not self.is_limited:
+        if card is None or self.limit is None or not self.is_on_card:
             return False
 
-        return self.in_use_bytes + self.asked.rounded_bytes < card.low
+        asked_bytes = 0 if self.asked is None else self.asked.rounded_bytes
+        is_limited = self.limit.high < _LIMITED_SHARE * card.low
+
+        return is_limited and self.in_use_bytes + asked_bytes < card.low
 
 
 _MOST_FAILURES = 500  # stored; more are counted
