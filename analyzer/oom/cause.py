@@ -28,7 +28,6 @@ _BACK_OFF = 0.9  # factor between a refused region and the next try (``Extend``)
 _NEARLY_FULL = 3  # free marks of 100 on the map of a pool that is called full
 _OTHERS_SHARE = 0.2  # of a card: less is not worth naming other processes
 _CONTEXT_BYTES = 1 << 30  # a process's own context and a desktop may take this
-_LEAST_LIMIT_BYTES = 256 << 20  # of a pool; nobody sets a lower limit
 
 # The figures of a failure by the names that sentences use for them.
 Words = dict[str, Any]
@@ -96,7 +95,7 @@ def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
 def _judge(failure: LoggedFailure, words: Words) -> Judgement:
     if failure.other_cause:
         return _judge_other_cause(failure)
-    if failure.asked is None and _had_small_limit(failure):
+    if failure.asked is None and failure.has_tiny_limit:
         return Cause.HELD_BY_OTHERS, _SMALL_LIMIT
     if failure.asked is None:
         used = "Memory was exhausted"
@@ -165,11 +164,6 @@ _SMALL_LIMIT = (
 )
 
 
-def _had_small_limit(failure: LoggedFailure) -> bool:
-    is_small = failure.limit is not None and failure.limit.high < _LEAST_LIMIT_BYTES
-    return is_small and not failure.is_on_host
-
-
 def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
     want: Range = words["rounded"]
     limit = failure.limit
@@ -186,7 +180,7 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
         )
 
     if limit is not None and want.low > limit.high:
-        if failure.is_on_card and _had_small_limit(failure):
+        if failure.is_on_card and failure.has_tiny_limit:
             return Cause.HELD_BY_OTHERS, f"{{want}} requested. {_SMALL_LIMIT}"
 
         return Cause.LARGER_THAN_LIMIT, (

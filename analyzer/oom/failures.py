@@ -18,6 +18,8 @@ from analyzer.model.errors import InputError
 from analyzer.model.units import Range
 from analyzer.oom.lines import LogLine
 
+_LEAST_LIMIT_BYTES = 256 << 20  # of a pool; nobody sets a lower limit
+
 # Share of a card's memory. A lower limit was set, or follows from other processes.
 _LIMITED_SHARE = 0.8
 
@@ -148,6 +150,12 @@ class LoggedFailure(Struct):
             )
         except InputError:
             return None
+
+    @property
+    def has_tiny_limit(self) -> bool:
+        """Whether the limit is so low that other processes left it, not the user."""
+        is_tiny = self.limit is not None and self.limit.high < _LEAST_LIMIT_BYTES
+        return is_tiny and not self.is_on_host
 
     @property
     def has_low_limit(self) -> bool:
