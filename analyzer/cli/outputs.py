@@ -135,7 +135,7 @@ class Outputs(PageOutputs):
         )
 
         if not has_stdout:
-            document = report_document(result.report)
+            document = report_document(result.report, limit)
             if self.html and document.next_command.endswith("--html report.html"):
                 document = replace(document, next_command="")  # it writes the page
 

@@ -157,9 +157,12 @@ def _is_program_on_cpu(report: ReportFile) -> bool:
 
 def _sizes_of(report: ReportFile) -> dict[str, int | None]:
     peak = report.peak
-    need = None if report.verdict is None else report.verdict.need_bytes
+    need = None
+
     if report.program is not None and _is_program_on_cpu(report):
         need = report.program.process_peak_bytes
+    elif report.verdict is not None and report.device.kind != "cpu":
+        need = report.verdict.need_bytes
 
     return {
         "needs": need,
@@ -282,7 +285,8 @@ def _answer(
 ) -> tuple[str, str]:
     """Return which side needs more, and both needs.
 
-    The requested peaks stand for the needs if a side has none.
+    The requested peaks stand for the needs if a side has none, as for a step on the CPU, where plain
+    TensorFlow does not pool memory.
     """
     known = [row for row in peak if row.delta_bytes is not None]
     row = next(row for row in known if row.number in ("needs", "requested"))

@@ -24,6 +24,7 @@ from analyzer.fitting.size_search import CardSearch
 from analyzer.fitting.step_access import StepAccess, open_accesses, run_at_once
 from analyzer.fitting.varied_size import choose_first_size
 from analyzer.model.contract.capture_request import CaptureOptions, Progress, TargetSpec
+from analyzer.model.units import format_bytes
 
 Rows = list[CardAnswer]
 
@@ -105,7 +106,7 @@ def _fit_kind(
     facts = answer_sizes(own_access, chosen, (), search, report)
 
     for gpu, limit in zip(cards, limits, strict=True):
-        largest = safe = holds_wanted = None
+        largest = safe = holds_wanted = need_bytes = None
         if question.wanted is not None:
             need_bytes = search.points[question.wanted].need_bytes
             holds_wanted = need_bytes is not None and need_bytes <= limit.bytes
@@ -122,6 +123,7 @@ def _fit_kind(
                 largest=largest,
                 safe=safe,
                 holds_wanted=holds_wanted,
+                need_bytes=need_bytes,
                 price=question.prices.get(gpu),
             )
         )
@@ -171,10 +173,16 @@ def _combine(
         counts = f"{len(holds)} of {len(rows)} cards"
         headline = f"Batch {wanted:,} fits {counts}; the smallest is {holds[0].id}."
 
-    note = f"The needs are those on {answer.card_name}."
-    if len(rows) > 1:
-        note += " --gpu NAME runs the sizes on one card, near its own limit."
+    if holds:
+        beside_bytes = holds[0].beside_pool_bytes
+        need = format_bytes((holds[0].need_bytes or 0) + beside_bytes)
+        memory = format_bytes(holds[0].limit_bytes + beside_bytes)
+        headline += f" The step needs {need} of its {memory}."
 
+    note = (
+        f"The needs are those on {answer.card_name}. --gpu NAME runs the sizes on one card, near "
+        "its own limit."
+    )
     if len(rows) < total:
         note = f"{total - len(rows)} of {total} cards are not judged. {note}"
 

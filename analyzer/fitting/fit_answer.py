@@ -51,6 +51,7 @@ class CardAnswer(ReportRecord, frozen=True, kw_only=True):
     largest: int | None
     safe: int | None
     holds_wanted: bool | None  # whether the wanted size fits; None if none was given
+    need_bytes: int | None = None  # of the allocator at that size; None if unknown
     price: float | None = None  # per hour, from the user's table; None without one
 
 

@@ -59,7 +59,11 @@ _ADVICE = {
     ),
     "smaller": (
         "Use a smaller batch, input or model, or a device with more memory.",
-        "The device had less free memory than the program asked for.",
+        "The device had no free memory of this size.",
+    ),
+    "kernel": (
+        "Use smaller blocks in this kernel, or report it to XLA.",
+        "The scratch memory of a core holds the blocks of a kernel, not the batch.",
     ),
     "weight": (
         "Use a smaller layer or table, an optimizer with less state, or a device with more memory.",
@@ -165,12 +169,15 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
         yield from _choose_for_host(failure, words)
         return
 
-    if failure.has_low_limit and cause != Cause.HELD_BY_OTHERS:
-        yield "limit"
+    if cause != Cause.HELD_BY_OTHERS:
+        if failure.has_low_limit:
+            yield "limit"
+        elif failure.has_tiny_limit:
+            yield "held-by-others"
 
     if cause in _ADVICE:
         yield cause
-    elif cause == Cause.FRAGMENTED:
+    elif cause == Cause.FRAGMENTED and failure.free is not None:
         yield from _choose_for_fragments(failure)
     elif cause == Cause.DRIVER_REFUSED:
         yield "pinned" if failure.is_pinned else "refused"
@@ -196,19 +203,19 @@ def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
         yield "batches"
         return
 
-    yield "smaller_batch" if words["batch"] else "smaller"
-
     if failure.asked is not None and failure.asked.high_bytes < _LARGE_BYTES:
         yield "small_request"
 
+    yield "smaller_batch" if words["batch"] else "smaller"
+
 
 def _choose_for_fragments(failure: LoggedFailure) -> Iterator[str]:
-    if failure.is_on_card and failure.free is not None:
+    if failure.is_on_card:
         yield "async"
     if len(failure.regions) > 1 and not failure.is_on_host:  # its pools always grow
         yield "growth"
-    if failure.free is not None:
-        yield "shapes"
+
+    yield "shapes"
 
 
 def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:

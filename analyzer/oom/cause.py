@@ -28,7 +28,6 @@ _BACK_OFF = 0.9  # factor between a refused region and the next try (``Extend``)
 _NEARLY_FULL = 3  # free marks of 100 on the map of a pool that is called full
 _OTHERS_SHARE = 0.2  # of a card: less is not worth naming other processes
 _CONTEXT_BYTES = 1 << 30  # a process's own context and a desktop may take this
-_LEAST_LIMIT_BYTES = 256 << 20  # of a pool; nobody sets a lower limit
 
 # The figures of a failure by the names that sentences use for them.
 Words = dict[str, Any]
@@ -96,19 +95,15 @@ def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
 def _judge(failure: LoggedFailure, words: Words) -> Judgement:
     if failure.other_cause:
         return _judge_other_cause(failure)
-    if failure.asked is None and _had_small_limit(failure):
+    if failure.asked is None and failure.has_tiny_limit:
         return Cause.HELD_BY_OTHERS, _SMALL_LIMIT
-    if (
-        failure.asked is None
-        and failure.limit is not None
-        and failure.in_use is not None
-    ):
-        return Cause.CANNOT_TELL, (
-            "The log does not give the size of the request; {in_use} of {limit} were in use."
-        )
     if failure.asked is None:
+        used = "Memory was exhausted"
+        if failure.limit is not None and failure.in_use is not None:
+            used = "{in_use} of {limit} were in use"
+
         return Cause.CANNOT_TELL, (
-            "Memory was exhausted; the log does not give the size of the request."
+            f"{used}; the log does not give the size of the request."
         )
     if failure.kind is FailedAllocator.ASYNC:
         return _judge_async(failure, words)
@@ -169,11 +164,6 @@ _SMALL_LIMIT = (
 )
 
 
-def _had_small_limit(failure: LoggedFailure) -> bool:
-    is_small = failure.limit is not None and failure.limit.high < _LEAST_LIMIT_BYTES
-    return is_small and not failure.is_on_host
-
-
 def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
     want: Range = words["rounded"]
     limit = failure.limit
@@ -190,7 +180,7 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
         )
 
     if limit is not None and want.low > limit.high:
-        if failure.is_on_card and _had_small_limit(failure):
+        if failure.is_on_card and failure.has_tiny_limit:
             return Cause.HELD_BY_OTHERS, f"{{want}} requested. {_SMALL_LIMIT}"
 
         return Cause.LARGER_THAN_LIMIT, (
@@ -306,11 +296,6 @@ def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
             "The driver refused {want}; the log does not say how much of the card was free."
         )
 
-    if want.low > card.high:
-        return Cause.LARGER_THAN_CARD, (
-            "One request of {want} is larger than the whole card ({card})."
-        )
-
     if free.high < want.high:
         return _judge_full(failure, words, want, free)
 
@@ -346,16 +331,9 @@ def _is_held_by_others(failure: LoggedFailure, want: Range) -> bool:
 
 def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
     """Yield sentences that support the verdict, with names of figures in braces."""
-    is_refused = cause is Cause.DRIVER_REFUSED
-    is_unclear = is_refused or cause in (Cause.CANNOT_TELL, Cause.BESIDE_THE_POOL)
-    if failure.refusals and is_unclear:
+    unclear = (Cause.DRIVER_REFUSED, Cause.CANNOT_TELL, Cause.BESIDE_THE_POOL)
+    if failure.refusals and cause in unclear:
         yield _describe_refusals(failure)
-
-    if is_refused and failure.is_on_card and failure.room is not None:
-        yield (
-            "Other processes hold the rest of the card, or this process holds it outside "
-            "the pool (context, libraries)."
-        )
 
     if cause is Cause.FRAGMENTED and failure.is_complete:
         yield "{free} are free, in {holes:,} chunks; regions of the pool: {pieces:,}."
@@ -375,13 +353,6 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
         yield (
             "{many:,} chunks of {chunk} fill {share:.0%} of the bytes in use, as if a loop or a "
             "list keeps every step's result. One dump can't show whether they grow."
-        )
-
-    is_advised = failure.has_low_limit or cause is Cause.HELD_BY_OTHERS
-    if failure.is_limited and not is_advised:
-        yield (
-            "The limit is {limit}, the card has {card}: a limit was set, or other processes "
-            "held the card when TensorFlow started."
         )
 
 

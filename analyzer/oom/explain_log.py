@@ -305,6 +305,12 @@ def _write_notes(log: Log) -> Iterator[str]:
             "a tenth or more of what was free. That is a warning, no failure."
         )
 
+    if log.refusals and not log.failures:
+        yield (
+            "TensorFlow then tries smaller regions. nvidia-smi lists the processes that hold the card, "
+            "free -h shows the machine's memory."
+        )
+
     if not (log.failures or log.tolerated or log.refusals or log.other_error):
         yield (
             "TensorFlow writes a failure to stderr; redirect both streams: "

@@ -18,6 +18,8 @@ from analyzer.model.errors import InputError
 from analyzer.model.units import Range
 from analyzer.oom.lines import LogLine
 
+_LEAST_LIMIT_BYTES = 256 << 20  # of a pool; nobody sets a lower limit
+
 # Share of a card's memory. A lower limit was set, or follows from other processes.
 _LIMITED_SHARE = 0.8
 
@@ -150,22 +152,22 @@ class LoggedFailure(Struct):
             return None
 
     @property
-    def is_limited(self) -> bool:
-        """Whether the limit is well below the memory of the card."""
-        total = self.card_memory
-        if self.limit is None or total is None or not self.is_on_card:
-            return False
-
-        return self.limit.high < _LIMITED_SHARE * total.low
+    def has_tiny_limit(self) -> bool:
+        """Whether the limit is so low that other processes left it, not the user."""
+        is_tiny = self.limit is not None and self.limit.high < _LEAST_LIMIT_BYTES
+        return is_tiny and not self.is_on_host
 
     @property
     def has_low_limit(self) -> bool:
-        """Whether the request would fit the card under a higher limit."""
+        """Whether the limit is well below the card's memory, where the request would fit."""
         card = self.card_memory
-        if card is None or self.asked is None or not self.is_limited:
+        if card is None or self.limit is None or not self.is_on_card:
             return False
 
-        return self.in_use_bytes + self.asked.rounded_bytes < card.low
+        asked_bytes = 0 if self.asked is None else self.asked.rounded_bytes
+        is_limited = self.limit.high < _LIMITED_SHARE * card.low
+
+        return is_limited and self.in_use_bytes + asked_bytes < card.low
 
 
 _MOST_FAILURES = 500  # stored; more are counted

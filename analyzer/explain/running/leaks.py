@@ -13,6 +13,7 @@ from analyzer.explain.buffer_words import (
     holder_row,
     in_brackets,
 )
+from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.run_note import HeldTensors, WatchNote
@@ -22,8 +23,6 @@ from analyzer.model.units import format_bytes, signed_bytes, times
 # a holder leaks if it keeps tensors of more traced steps than this
 _FEWEST_STEPS = 2
 
-_THOUSAND = 1000
-_LEAST_BYTES = 1 << 20  # growth in 1,000 steps without a known holder to report
 _HOST_BYTES = 64 << 20  # growth of the process over all steps to report
 
 # growth of a container of NumPy arrays in one step to report
@@ -165,7 +164,7 @@ def find_unexplained(
 
     ``growth`` is that of the allocator, ``host`` that of the rest of the process.
     """
-    is_large = growth.per_step_bytes * _THOUSAND >= _LEAST_BYTES
+    is_large = growth.per_step_bytes >= SMALL_SLOPE_BYTES
 
     # A larger model or batch needs more memory, and keeps nothing.
     if watch.step_objects < 2 and growth.trend == "grows" and is_large:

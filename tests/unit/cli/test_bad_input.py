@@ -297,6 +297,7 @@ def test_a_graph_of_a_run_without_one(folder: Path) -> None:
 def test_a_limit_on_the_peak(folder: Path) -> None:
     within = analyze("trace", sample_folder("infer"), "--max-peak", "1GiB", "--quiet")
     assert (within.code, within.err) == (0, "")
+    assert "is within the limit of 1.00 GiB" in within.out
     over = analyze("trace", sample_folder("infer"), "--max-peak", "1MiB", "--quiet")
     assert over.code == 3
     assert over.err.count("\n") == 1

@@ -101,7 +101,7 @@ def test_growth_fails_and_the_comment_of_the_last_run_is_replaced(
     assert done.returncode == 4, done.stderr
     comment = (tmp_path / "memory" / "comment.md").read_text("utf-8")
     assert "is within the limit of 1.00 GiB" in comment.splitlines()[0]
-    assert re.search(r"needs .* \(.*\) more than ", comment)
+    assert re.search(r"requests .* \(.*\) more than ", comment)
     last = (tmp_path / "calls").read_text().splitlines()[-1]
     assert "--method PATCH repos/me/project/issues/comments/41" in last
 

@@ -42,24 +42,25 @@ def test_what_only_comes_and_goes_does_not_grow(seed: int, noise: int) -> None:
     assert growth_of(series(1000, 0, noise, warm=20, seed=seed), 3).trend != "grows"
 
 
-def test_what_fills_up_in_the_beginning_is_flat() -> None:
-    growth = growth_of(series(400, warm=60), 3)
-    assert growth.trend == "flat"
-    assert growth.per_step_bytes == 0
+@pytest.mark.parametrize(
+    "sizes",
+    [series(400, warm=60), series(20, -1000, noise=1 << 19)],
+    ids=["fills up in the beginning", "varies by less than a hundredth"],
+)
+def test_series_that_are_flat(sizes: dict[int, int]) -> None:
+    assert growth_of(sizes, 3).trend == "flat"
 
 
-def test_a_level_that_varies_by_less_than_a_hundredth_and_does_not_rise_is_flat() -> (
-    None
-):
-    assert growth_of(series(20, -1000, noise=1 << 19), 3).trend == "flat"
-    assert growth_of(series(20, -1000, noise=8 << 20), 3).trend == "cannot tell"
-
-
-def test_a_few_steps_tell_nothing() -> None:
-    assert growth_of(series(8, 1 << 20), 3).trend == "cannot tell"
-    assert growth_of({}, 3).trend == "cannot tell"
-
-
-def test_growth_within_the_noise_of_few_steps_is_not_told() -> None:
-    growth = growth_of(series(14, 1000, noise=1 << 20, seed=2), 3)
-    assert growth.trend == "cannot tell"
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        series(8, 1 << 20),
+        series(14, 1000, noise=1 << 20, seed=2),
+        series(20, -1000, noise=8 << 20),
+        series(900, 4096) | {901: LEVEL},
+    ],
+    ids=["none", "few", "noise", "falls", "released in the end"],
+)
+def test_series_that_tell_nothing(sizes: dict[int, int]) -> None:
+    assert growth_of(sizes, 3).trend == "cannot tell"

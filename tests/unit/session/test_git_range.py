@@ -62,7 +62,7 @@ def test_the_commit_with_the_largest_change_is_named(
     done = analyze("diff", f"{repository[0]}..", "train.py:build")
     assert done.code == 0, done.err
     assert f"{repository[4][:10]} Commit 4 is cnn (Ann, " in done.out
-    assert f"{repository[4][:10]} needs " in done.out
+    assert f"{repository[4][:10]} requests " in done.out
     assert f" more than {repository[2][:10]}." in done.out
     assert "1 of them could not be estimated" in done.out.replace("\n", " ")
     assert len(estimated) <= 5

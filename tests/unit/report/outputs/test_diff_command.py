@@ -23,12 +23,12 @@ def test_the_difference_is_printed_and_written(tmp_path: Path) -> None:
         "diff", INFER, CNN, "--html", html, "--markdown", markdown, "--json", document
     )
     assert ended.code == 0, ended.err
-    needs = [open_result(one).report.verdict.need_bytes for one in (INFER, CNN)]
+    needs = [open_result(one).report.peak.requested_bytes for one in (INFER, CNN)]
     more = format_bytes(needs[1] - needs[0])
     first, second = map(format_bytes, needs)
     lines = ended.out.splitlines()
-    assert lines[0].startswith(f"cnn needs {more} ")
-    assert lines[1].startswith(f"Need: {first} → {second}. ")
+    assert lines[0].startswith(f"cnn requests {more} ")
+    assert lines[1].startswith(f"Requested peak: {first} → {second}.")
     assert lines[2].startswith("Largest change: gradient ")
     assert "optimizer state" in ended.out
     written = json.loads(document.read_text())
@@ -59,7 +59,7 @@ def test_growth_over_what_is_allowed_exits_with_4(
 ) -> None:
     ended = analyze("diff", first, second, "-q", "--fail-on-increase", allowed)
     assert ended.code == code
-    assert " needs " in ended.out
+    assert " requests " in ended.out
     assert ended.out.count("\n") == 1
     assert (ended.err.count("\n"), "grew by" in ended.err) == (
         (1, True) if code else (0, False)
