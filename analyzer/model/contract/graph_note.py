@@ -1,5 +1,7 @@
 """``graph.json.gz``: the executed ops and the traced graph, like TensorFlow's nodes."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -67,6 +69,21 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
             return None
 
         return self.shape
+
+    def of_size(self, size_bytes: int) -> TensorSpec | None:
+        """Return the spec of a buffer, which determines one unknown axis; None if its size differs."""
+        if self.shape is None or self.shape.count(-1) > 1:
+            return None
+
+        known = tuple(map(abs, self.shape))
+        count, rest = divmod(
+            size_bytes, tensor_bytes(self.dtype, known) or size_bytes + 1
+        )
+        if rest or (count != 1 and known == self.shape):
+            return None
+
+        full = (count if axis < 0 else axis for axis in self.shape)
+        return TensorSpec(self.dtype, tuple(full))
 
     @property
     def shape_text(self) -> str:

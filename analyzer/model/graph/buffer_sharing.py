@@ -114,19 +114,23 @@ class Sharing:
     def _find_source(self, op: Op, index: int) -> str:
         """Return the input that a kernel forwards: the matching one with the fewest consumers."""
         structure = self._structure
+        own = op.outputs[index]
         size_bytes = self._size(f"{op.name}:{index}")
-        dtype = op.outputs[index].dtype
         candidates = []
 
         for tensor in op.inputs:
             spec = structure.spec(tensor)
-            if spec is None or spec.dtype != dtype:
+            if spec is None or spec.dtype != own.dtype:
                 continue
 
             maker = structure.ops[split_tensor(tensor)[0]]
             is_fixed = maker.type in ("ReadVariableOp", "Const", "_Arg")
 
-            if self._size(tensor) == size_bytes > 0 and not is_fixed:
+            # Without a known batch size, equal shapes decide.
+            is_alike = self._size(tensor) == size_bytes > 0
+            is_alike |= spec.shape == own.shape not in (None, ())
+
+            if is_alike and not is_fixed:
                 candidates.append(tensor)
 
         return min(

@@ -163,3 +163,20 @@ def test_loops_that_begin_with_one_empty_list_share_no_buffer() -> None:
     loops = [make_op("first", "Enter", "empty"), make_op("second", "Enter", "empty")]
     graph = build_graph_index([make_op("empty", "EmptyTensorList"), *loops])
     assert Sharing(graph, ()).members("first:0") == ["first:0"]
+
+
+def test_a_kernel_writes_into_its_input_if_the_batch_size_is_unknown() -> None:
+    # GIVEN a step of any batch size, whose Relu makes no buffer of its own
+    spec = (TensorSpec("float32", (-1, 8)),)
+    ops = [Op("x", "MatMul", outputs=spec), Op("Relu", "Relu", ("x:0",), outputs=spec)]
+    users = [Op("Grad", "ReluGrad", ("Relu:0",), outputs=spec)]
+    sharing = Sharing(build_graph_index([*ops, *users]), {"x:0", "Grad:0"})
+    # THEN the reader of the result uses the buffer of the input
+    assert list(sharing.consumers("x:0")) == ["Relu", "Grad"]
+
+
+def test_the_size_of_a_buffer_gives_its_batch() -> None:
+    spec = TensorSpec("float32", (-1, 8))
+    assert spec.of_size(32 * 8 * 4) == TensorSpec("float32", (32, 8))
+    assert spec.of_size(33) is None
+    assert TensorSpec("float32", (4, 8)).of_size(256) is None
