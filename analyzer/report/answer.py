@@ -164,19 +164,16 @@ def _number_line(report: ReportFile) -> str:
     device = report.device
 
     if program is not None and device.kind == "cpu" and not has_limit(report):
-        own = report.peak.requested_bytes
-        place = ""
-        if need is not None:
-            own = need.phases[need.largest_phase].bytes
+        ever = report.peak_ever
+        shown = report.peak.allocated_bytes
+        most = ever.since_start_bytes or shown if ever is not None else shown
+        own = format_bytes(most)
+        place = "" if own == format_bytes(shown) else " (outside the steps below)"
 
-            if need.largest_phase is LifePhase.BEFORE_TRACE:
-                own = need.own_peak_bytes or own
-                place = " (outside the steps below)"
-
-        if program.process_peak_bytes > own:
+        if program.process_peak_bytes > most:
             return (
                 f"The process takes up to {format_bytes(program.process_peak_bytes)}: "
-                f"tensors {format_bytes(own)}{place}, libraries and data the rest."
+                f"{own} allocated for tensors{place}, libraries and data the rest."
             )
 
     if need is None:
@@ -237,14 +234,17 @@ def _highest_place(report: ReportFile) -> str:
     if not is_higher and not by:
         return ""
 
-    end = f"{by}{trials}"
+    end = ""
+    if by:
+        end = f". {trials.capitalize()} reach it, and are skipped if they do not fit"
+
     if need is not None and need.without_trials_bytes is not None:
         beside_bytes = need.beside_pool.bytes if need.beside_pool else 0
         least = format_bytes(need.without_trials_bytes + beside_bytes)
         end += f"; without them it needs {least}"
 
     if need is not None and not _is_own_peak(need):  # the parts have the phase
-        return f",{end}" if end else ""
+        return end
 
     verb = "reached in" if place.startswith("step") else "reached"
 
@@ -304,7 +304,9 @@ def notices_of(report: ReportFile) -> tuple[str, ...]:
 def step_words(report: ReportFile) -> str:
     """Return how the step runs: mode, batch size, optimizer, XLA, dtype policy."""
     step = report.step
-    mode = "" if step.is_jax else step.mode
+
+    # A program may train and validate.
+    mode = "" if step.is_jax or report.program is not None else step.mode
     batch = f"batch {step.batch_size}" if step.batch_size else ""
 
     compiled = {True: "XLA", False: "op by op", None: ""}[step.jit]
@@ -380,25 +382,34 @@ def _place_words(report: ReportFile) -> str:
     if about:
         place += f" ({about})"
 
-    figures = (
+    first, *others = (
         f"{format_bytes(size)} {label}" for label, size, _, _ in list_figures(report)
     )
 
-    return f"{subject} is {', '.join(figures)}{', reached' + place if place else ''}."
+    place = f", reached{place}" if place else ""
+    more = f"; {', '.join(others)}" if others else ""
+
+    return f"{subject} is {first}{place}{more}."
 
 
 def _card_lines(cards: Sequence[CardUse]) -> Iterator[str]:
-    """Yield the peak of each of several cards."""
+    """Yield the peak of each of several cards; cards with the same figures share a sentence."""
+    numbers: dict[str, list[str]] = {}
+
     for use in cards:
-        name = f" ({use.card})" if use.card else ""
         size_bytes = use.memory_limit_bytes
         limit = f", limit {format_bytes(size_bytes)}" if size_bytes else ""
-        end = "; this report shows it" if use.is_shown else ""
-
-        yield (
-            f"Card {use.number}{name}: peak {format_bytes(use.requested_bytes)} requested, "
-            f"{format_bytes(use.allocated_bytes)} allocated{limit}{end}."
+        words = (
+            f"peak {format_bytes(use.requested_bytes)} requested, "
+            f"{format_bytes(use.allocated_bytes)} allocated{limit}"
         )
+
+        name = f" ({use.card})" if use.card else ""
+        shown = " (shown here)" if use.is_shown else ""
+        numbers.setdefault(words, []).append(f"{use.number}{name}{shown}")
+
+    for words, names in numbers.items():
+        yield f"Card {', '.join(names)}: {words}."
 
 
 def _program_details(program: ProgramFigures) -> Iterator[str]:
@@ -510,7 +521,7 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
 
     meaning = "bytes that live tensors asked for"
     yield "requested", peak.requested_bytes, meaning, "peak.requested_bytes"
-    meaning = "bytes of the chunks that hold them"
+    meaning = "the most bytes of chunks in use"
     yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"
 
     if peak.pool_bytes is not None:

@@ -118,9 +118,7 @@ def _highest_phase(analysis: Analysis) -> str:
     trials = rows[rows["role"] == TRIAL_ROLE]
     is_alive = (trials["born"] <= instant) & (instant < trials["dies"])
     if is_alive.any():
-        phase += (
-            " by trials of convolution algorithms, which are skipped if they do not fit"
-        )
+        phase += " by trials of convolution algorithms"
 
     return phase
 

@@ -129,8 +129,8 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         id=id_,
         severity=analysis.rate(saves),
         title=f"{format_bytes(total)} of {words} ({total / peak:.0%} of the peak)",
-        detail=f"The saving is that of half the batch size: {batch // 2} instead of "
-        f"{batch}.",
+        detail=f"The saving is that of half the batch size, {batch // 2} instead of "
+        f"{batch}, for all tensors that grow with it.",
         saves_bytes=saves,
     )
 

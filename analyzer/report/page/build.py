@@ -70,10 +70,11 @@ def source_lines_section(report: ReportFile) -> Section | None:
     if len(rows) < 2:  # the call of ``fit`` owns all
         return None
 
-    return Section(
-        "Lines that own the most bytes at the peak",
-        (Table(_COLUMNS, rows),),
-    )
+    # Lines of other folders have no text here.
+    width = 3 if any(text for _, _, text in rows) else 2
+    table = Table(_COLUMNS[:width], tuple(row[:width] for row in rows))
+
+    return Section("Lines that own the most bytes at the peak", (table,))
 
 
 def _read_line(place: str) -> str:
@@ -155,7 +156,9 @@ def render(
         categories=CATEGORY_LABELS,
         comparison=comparison,
         hosts=hosts and report_sections.hosts_section(hosts, _ALL_HOSTS),
-        steps=report_sections.steps_section(report, _STEPS) if report.steps else None,
+        steps=report_sections.steps_section(report, _STEPS)
+        if len(report.steps) > 1
+        else None,
         static=static,
         steps_charts=steps_charts(report.program),
         packed=pack(header, columns),

@@ -144,7 +144,7 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
 
         if find_optimizer(op.name):
             root = next(part for part in scope.split("/") if _OPTIMIZER.fullmatch(part))
-            owners[root] = ("layer", root)
+            owners[root] = ("optimizer", root)
         elif scope and scope not in owners:
             is_in_op = op.type == "_Recv" or find_forward_op(op.name, known)
 
