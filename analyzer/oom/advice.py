@@ -59,7 +59,7 @@ _ADVICE = {
     ),
     "smaller": (
         "Use a smaller batch, input or model, or a device with more memory.",
-        "The device had less free memory than the program asked for.",
+        "All activations shrink with the batch.",
     ),
     "weight": (
         "Use a smaller layer or table, an optimizer with less state, or a device with more memory.",
@@ -207,8 +207,7 @@ def _choose_for_fragments(failure: LoggedFailure) -> Iterator[str]:
         yield "async"
     if len(failure.regions) > 1 and not failure.is_on_host:  # its pools always grow
         yield "growth"
-    if failure.free is not None:
-        yield "shapes"
+    yield "shapes" if failure.free is not None else "smaller"
 
 
 def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:

@@ -32,6 +32,11 @@ _APPLIES = re.compile(r"Resource(Sparse)?Apply\w+")
 _SUFFIX = re.compile(r"(_\d+)?(-\d+-.*-LayoutOptimizer)?$")
 _NO_LAYERS = ("gradient_tape", "gradients", "ArithmeticOptimizer")
 
+# Outermost scopes of losses of Keras 2, and of a replica of a distribution strategy.
+_NO_OWNERS = re.compile(
+    r"replica_\d+|\w*(crossentropy|hinge|_error|_loss|divergence)(_\d+)?"
+)
+
 # Name scopes of functions (``math_ops.py``, ``nn_impl.py``, ``special_math_ops.py``).
 _FUNCTIONS = (
     *("Tensordot", "einsum", "Einsum", "GatherV2"),
@@ -152,7 +157,9 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
             if is_in_op:
                 layer = scope.rpartition("/")[0]
 
-            owners[scope] = ("layer", _drop_functions(layer, op.name, known, types))
+            layer = _drop_functions(layer, op.name, known, types)
+            is_layer = not _NO_OWNERS.fullmatch(layer)
+            owners[scope] = ("layer" if is_layer else "loss", layer)
 
     return ScopeTable(owners)
 

@@ -159,9 +159,10 @@ def test_phases_if_the_traced_graph_is_of_another_model() -> None:
     assert index.phases["second/MatMul"] is Phase.FORWARD
 
 
-def test_loops_that_begin_with_one_empty_list_share_no_buffer() -> None:
+@pytest.mark.parametrize("start", ["EmptyTensorList", "Fill"])
+def test_loops_that_begin_with_one_tensor_share_no_buffer(start: str) -> None:
     loops = [make_op("first", "Enter", "empty"), make_op("second", "Enter", "empty")]
-    graph = build_graph_index([make_op("empty", "EmptyTensorList"), *loops])
+    graph = build_graph_index([make_op("empty", start), *loops])
     assert Sharing(graph, ()).members("first:0") == ["first:0"]
 
 
