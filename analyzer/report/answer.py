@@ -354,7 +354,7 @@ def list_shares(report: ReportFile) -> list[tuple[str, str, int, float]]:
 def list_details(report: ReportFile) -> Iterator[str]:
     """Yield sentences on the figures: their place and range, and the program's steps."""
     yield _place_words(report)
-    yield from _card_lines(report.cards)
+    yield _card_words(report.cards)
 
     if report.program is not None:
         yield from _program_details(report.program)
@@ -392,24 +392,17 @@ def _place_words(report: ReportFile) -> str:
     return f"{subject} is {first}{place}{more}."
 
 
-def _card_lines(cards: Sequence[CardUse]) -> Iterator[str]:
-    """Yield the peak of each of several cards; cards with the same figures share a sentence."""
-    numbers: dict[str, list[str]] = {}
+def _card_words(cards: Sequence[CardUse]) -> str:
+    """Return the peak of each of several cards, and the one that the report shows."""
+    if not cards:
+        return ""
 
-    for use in cards:
-        size_bytes = use.memory_limit_bytes
-        limit = f", limit {format_bytes(size_bytes)}" if size_bytes else ""
-        words = (
-            f"peak {format_bytes(use.requested_bytes)} requested, "
-            f"{format_bytes(use.allocated_bytes)} allocated{limit}"
-        )
+    peaks = (f"{use.number} {format_bytes(use.allocated_bytes)}" for use in cards)
+    shown = next((use.number for use in cards if use.is_shown), "none")
 
-        name = f" ({use.card})" if use.card else ""
-        shown = " (shown here)" if use.is_shown else ""
-        numbers.setdefault(words, []).append(f"{use.number}{name}{shown}")
-
-    for words, names in numbers.items():
-        yield f"Card {', '.join(names)}: {words}."
+    return (
+        f"Allocated peak by card: {', '.join(peaks)}; this report shows card {shown}."
+    )
 
 
 def _program_details(program: ProgramFigures) -> Iterator[str]:

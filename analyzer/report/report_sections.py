@@ -157,19 +157,17 @@ def _categories_section(report: ReportFile) -> Section:
     """Return the categories from 1 % of the peak on, and the sum of the others."""
     shares = sorted(list_shares(report), key=lambda row: -row[2])
     rows: list[tuple[CellValue, ...]] = []
-    rest = sum(size_bytes for *_, size_bytes, ratio in shares if ratio < LEAST_RATIO)
+    rest = total = report.peak.requested_bytes
 
     for name, label, size_bytes, ratio in shares:
-        if ratio < LEAST_RATIO:
-            break
+        if ratio >= LEAST_RATIO:
+            size = Cell(size_bytes, path=f"categories_at_peak.{name}")
+            bar = Cell(ratio, cast("Tone", name))  # each category is a tone
+            rows.append((label, size, ratio, bar))
+            rest -= size_bytes
 
-        size = Cell(size_bytes, path=f"categories_at_peak.{name}")
-        bar = Cell(ratio, cast("Tone", name))  # each category is a tone
-        rows.append((label, size, ratio, bar))
-
-    peak_bytes = report.peak.requested_bytes
-    if rest * LEAST_PARTS >= peak_bytes > 0:
-        rows.append(("Others", rest, rest / peak_bytes, ""))
+    if rest * LEAST_PARTS > total:
+        rows.append(("Others", rest, rest / total, ""))
 
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
 

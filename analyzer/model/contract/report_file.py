@@ -420,7 +420,7 @@ class Severity(Choice):
 class Finding:
     """One finding about a step."""
 
-    id: Name  # stable name, such as ``retained-activations``
+    id: Name  # stable name, such as ``batch-tensors``
     severity: Severity
     title: Text  # one line with the number of bytes
     detail: Text  # the meaning and what to change

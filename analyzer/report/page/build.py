@@ -46,8 +46,7 @@ _MOST_CHARACTERS = 120  # of a line's text
 _MOST_BYTES = 1 << 20  # of a file
 _COLUMNS = (
     TableColumn("requested", "bytes"),
-    TableColumn("line", "path"),
-    TableColumn("source, as the file is now", "path"),
+    TableColumn("line, as the file is now", "path"),
 )
 
 
@@ -64,17 +63,18 @@ def source_lines_section(report: ReportFile) -> Section | None:
     least = report.peak.requested_bytes // report_sections.LEAST_PARTS
     largest = sorted(sizes.items(), key=lambda one: -one[1])[:_MOST]
     rows = tuple(
-        (size, line, _read_line(line)) for line, size in largest if size >= least
+        (size, f"{line}  {_read_line(line)}".rstrip())
+        for line, size in largest
+        if size >= least
     )
 
     if len(rows) < 2:  # the call of ``fit`` owns all
         return None
 
-    # Lines of other folders have no text here.
-    width = 3 if any(text for _, _, text in rows) else 2
-    table = Table(_COLUMNS[:width], tuple(row[:width] for row in rows))
-
-    return Section("Lines that own the most bytes at the peak", (table,))
+    return Section(
+        "Lines that own the most bytes at the peak",
+        (Table(_COLUMNS, rows),),
+    )
 
 
 def _read_line(place: str) -> str:
