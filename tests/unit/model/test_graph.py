@@ -14,7 +14,6 @@ from analyzer.model.contract.graph_note import (
     TracedGraph,
     TracedOp,
 )
-from analyzer.model.errors import InputError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import Phase, ScopeTable, build_graph_index
 from analyzer.model.graph.networkx_graph import build_graph, node_name
@@ -114,12 +113,6 @@ def test_a_tensors_size_is_what_was_asked_for() -> None:
     ]
     assert len(known) > 50
     assert all(size == requested for size, requested in known)
-
-
-def test_a_trace_without_a_graph_says_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no graph"):
-        opened_sample("eager").to_graph(tmp_path / "a.graph.json")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from analyzer.report.answer import LEAST_RATIO, answer_lines, notices_of
 from analyzer.report.report_sections import (
     report_document,
     steps_section,
-    tensors_section,
 )
 
 
@@ -93,20 +92,6 @@ def test_a_need_of_trials_states_the_need_without_them() -> None:
     report = replace(report, peak_ever=ever, verdict=replace(verdict, need=need))
     end = "skipped if they do not fit; without them it needs 1.00 GiB."
     assert answer_lines(report)[1].endswith(end)
-
-
-def test_equal_tensors_with_different_readers_name_none_of_them() -> None:
-    # GIVEN two equal tensors of one layer, which different ops read last, and two of one op
-    report = opened_sample("cnn").report
-    first = report.tensors_at_peak[0]
-    for readers, expected in (
-        (("a/MulGrad", "a/TanhGrad"), "kept for different ops"),
-        (("a_1/MulGrad", "a_2/MulGrad"), "kept for a_*/MulGrad"),
-    ):
-        tensors = [replace(first, why_alive=f"kept for {name}") for name in readers]
-        changed = replace(report, tensors_at_peak=tuple(tensors))
-        (table,) = tensors_section(changed, 4).blocks
-        assert table.rows[0][-1].value == expected
 
 
 def test_the_categories_add_up_to_the_peak() -> None:

@@ -12,7 +12,6 @@ from analyzer.tracing.derive.op_names import find_scopes, match_names
         ("net/dense", "net/dense"),
         ("Adam/update_1", ""),
         ("categorical_crossentropy", ""),
-        ("replica_6", ""),
     ],
 )
 def test_an_optimizer_a_loss_and_a_replica_are_no_layers(
