@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from analyzer.cards import Gpu, memory_beside_pool, memory_limit, process_overhead
+from analyzer.cards import Gpu, memory_beside_pool, memory_limit
 from analyzer.explain.analysis import Analysis, card_of
 from analyzer.explain.need import find_need, with_replay
 from analyzer.explain.questions.out_of_memory import failure_of
@@ -107,13 +107,11 @@ class Question:
 
 
 def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
-    """Return the analysis, after ``add_pool``, with its verdict and the process' memory on its card.
+    """Return the analysis, after ``add_pool``, with its verdict.
 
     ``limit_bytes`` is the memory limit that the user asked about; None for none.
     """
     recording = analysis.recording
-    pool_bytes = analysis.pool_ever_bytes
-
     gpu = card_of(recording)
     question = _question(analysis, gpu, limit_bytes)
     is_searched = analysis.safe_limit_bytes is not None
@@ -135,11 +133,7 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         has_run_out=failure_of(analysis) is not None,
     )
 
-    process_bytes = None
-    if gpu is not None and pool_bytes is not None:
-        process_bytes = pool_bytes + process_overhead(gpu)
-
-    return replace(analysis, verdict=verdict, process_bytes=process_bytes)
+    return replace(analysis, verdict=verdict)
 
 
 def _find_gap(analysis: Analysis, question: Question | None) -> str:

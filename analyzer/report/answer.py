@@ -251,10 +251,6 @@ def _highest_place(report: ReportFile) -> str:
     return f", {verb} {place}{end}"
 
 
-def _phase_words(report: ReportFile) -> dict[LifePhase, str]:
-    return _PHASES if report.program is None else _OF_PROGRAM
-
-
 def _is_own_peak(need: Need) -> bool:
     """Return whether TensorFlow's own peak decides, not the peaks of the steps."""
     own_bytes = need.own_peak_bytes
@@ -267,7 +263,7 @@ def _parts_of(report: ReportFile, need: Need) -> Iterator[str]:
     phase = need.largest_phase
 
     if not _is_own_peak(need):
-        place = _phase_words(report)[phase]
+        place = (_PHASES if report.program is None else _OF_PROGRAM)[phase]
         yield f"{format_bytes(need.phases[phase].bytes)} requested {place}"
         yield f"{format_bytes(need.allocator.bytes)} rounding and fragmentation"
     else:

@@ -96,7 +96,6 @@ def _peak(analysis: Analysis) -> report_file.PeakFigures:
         requested_bytes=peak.requested_bytes,
         allocated_bytes=peak.allocated_bytes,
         pool_bytes=analysis.pool_bytes,
-        process_bytes=analysis.process_bytes,
         op=op,
         layer=layer,
         source=source,

@@ -35,7 +35,6 @@ class PeakFigures(TwoSizes, frozen=True, kw_only=True):
 
     # size of the allocator's pool; None if the replay failed
     pool_bytes: Total | None = None
-    process_bytes: Total | None = None  # with the process' other memory on the card
     op: Name | None = ""  # of the requested peak; empty if unknown
     layer: Name | None = ""
     source: Name | None = ""
@@ -555,7 +554,6 @@ Number = Literal[
     "requested",
     "allocated",
     "pool",
-    "process",
 ]
 Change = Literal["same", "came", "went", "grew", "shrank"]  # of a layer or an op
 
