@@ -42,9 +42,6 @@ _BASES = {
     Kind.SIMULATED_CARD: Basis.SIMULATED_CARD,
 }
 
-# Width of a stated range, as a share of the figure, from which on it is a caution.
-_WIDE_RATIO = 0.05
-
 # Least limit of a pool, in peaks of its chunks: at most 2.0 in 61 programs of others.
 _FRAGMENTATION = 2
 
@@ -122,7 +119,6 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         card=None if gpu is None else gpu.name,
         need_of=NeedOf.LEAST_LIMIT if is_searched else NeedOf.ALLOCATED,
         headline=_headline_without_limit(analysis),
-        cautions=_cautions_of(analysis),
     )
 
     verdict = make_verdict(
@@ -316,25 +312,3 @@ def _headline_without_limit(analysis: Analysis) -> str:
     )
 
     return f"Out of memory: {request} failed with {in_use} of {limit} in use"
-
-
-def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
-    """Return a caution if the range of the allocated peak is wide."""
-    stated = analysis.recording.uncertainty
-    if stated is None or stated.allocated_high_bytes is None:
-        return ()
-
-    low = stated.allocated_low_bytes or 0
-    high = stated.allocated_high_bytes
-    ratio = (high - low) / max(analysis.peak.allocated_bytes, 1)
-
-    # A higher peak, of the process or of trials in the first step, decides.
-    own_bytes = find_own_peak(analysis.recording) or 0
-    decisive = max(own_bytes, analysis.peak_ever.allocated_bytes)
-    if ratio <= _WIDE_RATIO or high <= decisive:
-        return ()
-
-    return (
-        f"the allocated peak may be anywhere from {format_bytes(low)} to "
-        f"{format_bytes(high)}, a range of {ratio:.0%}",
-    )

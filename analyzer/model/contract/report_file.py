@@ -315,10 +315,6 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     # limit minus need; negative if the step does not fit
     margin_bytes: Signed | None = None
     headline: Text
-    cautions: tuple[
-        Text,
-        ...,
-    ] = ()  # reasons to doubt the figures, the most important first
 
     @property
     def pool_limit_bytes(self) -> int | None:
