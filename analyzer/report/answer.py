@@ -393,15 +393,17 @@ def _place_words(report: ReportFile) -> str:
 
 
 def _card_words(cards: Sequence[CardUse]) -> str:
-    """Return the peak of each of several cards, and the one that the report shows."""
+    """Return the lowest and the highest peak of several cards, and the one that the report shows."""
     if not cards:
         return ""
 
-    peaks = (f"{use.number} {format_bytes(use.allocated_bytes)}" for use in cards)
+    peaks = [use.allocated_bytes for use in cards]
+    ends = dict.fromkeys((format_bytes(min(peaks)), format_bytes(max(peaks))))
     shown = next((use.number for use in cards if use.is_shown), "none")
 
     return (
-        f"Allocated peak by card: {', '.join(peaks)}; this report shows card {shown}."
+        f"{len(cards)} cards allocate at most {' to '.join(ends)} each; this report shows "
+        f"card {shown}."
     )
 
 
