@@ -124,15 +124,10 @@ def label_graph(
         labels.layer[row] = labels.layer[row] or structure.layers.get(name, "")
         labels.tensor[row] = labels.tensor[row] or tensors[row]
 
-        spec = structure.spec(tensors[row])
-        if (
-            spec is not None
-            and spec.shape_text != shapes[row]
-            and row not in labels.specs
-        ):
-            spec = spec.of_size(sizes[row])
-            if spec is not None:
-                labels.specs[row] = spec
+        stated = None if shapes[row] else structure.spec(tensors[row])
+        spec = stated and stated.of_size(sizes[row])
+        if spec is not None:
+            labels.specs.setdefault(row, spec)
 
         if labels.is_open(row):
             is_alive = dies[row] > backward_starts.get(steps[row], 1 << 62)

@@ -44,7 +44,7 @@ class Labels:
 
         self._turns_at = np.zeros(count, np.int64)
         self._turns = np.zeros(count, bool)
-        # of rows for which the trace may have none, or that of a kernel that merges axes
+        # of rows for which the trace may have none
         self.specs: dict[int, TensorSpec] = {}
 
     def set(
@@ -81,7 +81,8 @@ class Labels:
             )
 
             for row, spec in self.specs.items():
-                dtype[row], shape[row] = spec.dtype, spec.shape_text
+                if not shape[row]:
+                    dtype[row], shape[row] = spec.dtype, spec.shape_text
 
             allocations = allocations.assign(
                 dtype=pd.Categorical(dtype),
