@@ -72,17 +72,15 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def of_size(self, size_bytes: int) -> TensorSpec | None:
         """Return the spec of a buffer, which determines one unknown axis; None if its size differs."""
-        if self.shape is None or self.shape.count(-1) > 1:
+        shape = self.shape or ()
+        if shape.count(-1) != 1:
+            return self if self.size_bytes == size_bytes else None
+
+        row_bytes = tensor_bytes(self.dtype, tuple(map(abs, shape)))
+        if not row_bytes or size_bytes % row_bytes:
             return None
 
-        known = tuple(map(abs, self.shape))
-        count, rest = divmod(
-            size_bytes, tensor_bytes(self.dtype, known) or size_bytes + 1
-        )
-        if rest or (count != 1 and known == self.shape):
-            return None
-
-        full = (count if axis < 0 else axis for axis in self.shape)
+        full = (size_bytes // row_bytes if axis < 0 else axis for axis in shape)
         return TensorSpec(self.dtype, tuple(full))
 
     @property

@@ -210,10 +210,9 @@ def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
         first, end = steps[0], steps[-1]
         most = max(*sizes, 1)
 
-        low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
+        high, last = map(format_bytes, (max(sizes), sizes[-1]))
         caption = (
-            f"{title}, steps {first:,} to {end:,}, from 0 to {high}: least {low}, "
-            f"at the end {last}"
+            f"{title}, steps {first:,} to {end:,}, from 0 to {high}, at the end {last}"
         )
 
         along = (np.array(steps) - first) / max(end - first, 1)
