@@ -85,9 +85,8 @@ class Analysis:
     pool_ever_bytes: int | None = None
     pool_timeline: tuple[PoolChange, ...] = ()
     what_if: OtherSettings | None = None
-    # whether the step fits a card or a limit, and all memory of its process; None before ``judge``
+    # whether the step fits a card or a limit; None before ``judge``
     verdict: VerdictFigures | None = None
-    process_bytes: int | None = None
     findings: tuple[Finding, ...] = ()
 
     @property

@@ -80,8 +80,8 @@ def with_uses(
 
 
 def name_of(row: Mapping[str, Any]) -> str:
-    """Return the buffer's variable, tensor, op or role, the first that is known."""
-    keys = ("variable", "tensor", "op", "role")
+    """Return the buffer's variable, tensor or op, the first that is known."""
+    keys = ("variable", "tensor", "op")
     return next((str(row[key]) for key in keys if row[key]), "unnamed")
 
 
@@ -174,16 +174,22 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
             owner = "the data pipeline" if is_batch else "the program"
             return f"an input that {owner} holds"
 
-        if is_batch and reader:
-            return f"a batch, until {reader} in its step"
+        if is_batch:
+            held = "held by the program or its pipeline"
+            return (
+                f"a batch, until {reader} in its step" if reader else f"a batch, {held}"
+            )
 
         return "an input, until its step returns"
 
     if category == Category.CONSTANT:
         return f"{role or 'constant'}, until its owner is freed"
 
-    if not reader:
-        unsaid = _WITHOUT_READER.get(category, "no known reader")
+    # TensorFlow's graph has other readers than the compiled module, which fuses ops.
+    if not reader or row["instruction"]:
+        is_inside = bool(row["instruction"])
+        unknown = "read later in its module" if is_inside else "no known reader"
+        unsaid = _WITHOUT_READER.get(category, unknown)
         return unsaid if role in ("", category) else role
 
     is_passing_on = role in PASSING_ROLES or role == category  # as of inference

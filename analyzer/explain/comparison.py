@@ -132,8 +132,8 @@ def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
     sizes_a = _sizes_of(a)
     sizes_b = _sizes_of(b)
     has_process = [
-        sizes["process"] is not None or _is_program_on_cpu(report)
-        for report, sizes in ((a, sizes_a), (b, sizes_b))
+        _is_program_on_cpu(one) or (one.verdict is not None and one.verdict.card)
+        for one in (a, b)
     ]
 
     rows = []
@@ -141,7 +141,7 @@ def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
     for number in get_args(Number):
         size_a = sizes_a[number]
         size_b = sizes_b[number]
-        is_unlike = number == "needs" and has_process[0] != has_process[1]
+        is_unlike = number == "needs" and bool(has_process[0]) != bool(has_process[1])
         if not is_unlike and (size_a is not None or size_b is not None):
             rows.append(PeakOfBoth(number=number, **_difference(size_a, size_b)))
 
@@ -169,7 +169,6 @@ def _sizes_of(report: ReportFile) -> dict[str, int | None]:
         "requested": peak.requested_bytes,
         "allocated": peak.allocated_bytes,
         "pool": peak.pool_bytes,
-        "process": peak.process_bytes,
     }
 
 

@@ -23,15 +23,11 @@ def limit_of(
     peak: Peak | PeakFigures,
 ) -> int:
     """Return the limit of the verdict or the card, else the process, the need or the peak."""
-    sizes: list[int | None] = []
-
-    if verdict is not None:
-        sizes.append(verdict.limit_bytes)
-    if device.kind == "gpu":
-        sizes.append(device.memory_limit_bytes)
-    if program is not None:
-        sizes.append(program.process_peak_bytes)
-    if verdict is not None:
-        sizes.append(verdict.need_bytes)
+    sizes = (
+        verdict.limit_bytes if verdict else None,
+        device.memory_limit_bytes if device.kind == "gpu" else None,
+        program.process_peak_bytes if program else None,
+        verdict.need_bytes if verdict else None,
+    )
 
     return next(filter(None, sizes), max(peak.allocated_bytes, 1))

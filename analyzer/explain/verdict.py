@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from analyzer.cards import Gpu, memory_beside_pool, memory_limit, process_overhead
+from analyzer.cards import Gpu, memory_beside_pool, memory_limit
 from analyzer.explain.analysis import Analysis, card_of
 from analyzer.explain.need import find_need, with_replay
 from analyzer.explain.questions.out_of_memory import failure_of
@@ -41,9 +41,6 @@ _BASES = {
     Kind.ESTIMATE: Basis.PREDICTED,
     Kind.SIMULATED_CARD: Basis.SIMULATED_CARD,
 }
-
-# Width of a stated range, as a share of the figure, from which on it is a caution.
-_WIDE_RATIO = 0.05
 
 # Least limit of a pool, in peaks of its chunks: at most 2.0 in 61 programs of others.
 _FRAGMENTATION = 2
@@ -107,13 +104,11 @@ class Question:
 
 
 def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
-    """Return the analysis, after ``add_pool``, with its verdict and the process' memory on its card.
+    """Return the analysis, after ``add_pool``, with its verdict.
 
     ``limit_bytes`` is the memory limit that the user asked about; None for none.
     """
     recording = analysis.recording
-    pool_bytes = analysis.pool_ever_bytes
-
     gpu = card_of(recording)
     question = _question(analysis, gpu, limit_bytes)
     is_searched = analysis.safe_limit_bytes is not None
@@ -124,7 +119,6 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         card=None if gpu is None else gpu.name,
         need_of=NeedOf.LEAST_LIMIT if is_searched else NeedOf.ALLOCATED,
         headline=_headline_without_limit(analysis),
-        cautions=_cautions_of(analysis),
     )
 
     verdict = make_verdict(
@@ -135,11 +129,7 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         has_run_out=failure_of(analysis) is not None,
     )
 
-    process_bytes = None
-    if gpu is not None and pool_bytes is not None:
-        process_bytes = pool_bytes + process_overhead(gpu)
-
-    return replace(analysis, verdict=verdict, process_bytes=process_bytes)
+    return replace(analysis, verdict=verdict)
 
 
 def _find_gap(analysis: Analysis, question: Question | None) -> str:
@@ -322,25 +312,3 @@ def _headline_without_limit(analysis: Analysis) -> str:
     )
 
     return f"Out of memory: {request} failed with {in_use} of {limit} in use"
-
-
-def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
-    """Return a caution if the range of the allocated peak is wide."""
-    stated = analysis.recording.uncertainty
-    if stated is None or stated.allocated_high_bytes is None:
-        return ()
-
-    low = stated.allocated_low_bytes or 0
-    high = stated.allocated_high_bytes
-    ratio = (high - low) / max(analysis.peak.allocated_bytes, 1)
-
-    # A higher peak, of the process or of trials in the first step, decides.
-    own_bytes = find_own_peak(analysis.recording) or 0
-    decisive = max(own_bytes, analysis.peak_ever.allocated_bytes)
-    if ratio <= _WIDE_RATIO or high <= decisive:
-        return ()
-
-    return (
-        f"the allocated peak may be anywhere from {format_bytes(low)} to "
-        f"{format_bytes(high)}, a range of {ratio:.0%}",
-    )

@@ -59,7 +59,7 @@ _ADVICE = {
     ),
     "smaller": (
         "Use a smaller batch, input or model, or a device with more memory.",
-        "The device had no free memory of this size.",
+        "All activations shrink with the batch.",
     ),
     "kernel": (
         "Use smaller blocks in this kernel, or report it to XLA.",
@@ -215,7 +215,7 @@ def _choose_for_fragments(failure: LoggedFailure) -> Iterator[str]:
     if len(failure.regions) > 1 and not failure.is_on_host:  # its pools always grow
         yield "growth"
 
-    yield "shapes"
+    yield "shapes" if failure.free is not None else "smaller"
 
 
 def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:

@@ -398,4 +398,4 @@ def _find_missing_lines(failure: LoggedFailure) -> Iterator[str]:
     if failure.chunks and not failure.is_complete:
         yield "part of the chunk list: it is truncated, or mixed with another one"
     elif not failure.chunks:
-        yield "the allocator's dump (level I), which TF_CPP_MIN_LOG_LEVEL=0 enables"
+        yield "the allocator's list of chunks (level I, TF_CPP_MIN_LOG_LEVEL=0)"

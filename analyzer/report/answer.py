@@ -51,6 +51,9 @@ _TONES: dict[Outcome, Tone] = {
 
 _LARGEST = 3  # categories in a verdict
 LEAST_RATIO = 0.01  # of the peak, of a category that is shown
+_WIDE_RATIO = (
+    0.05  # width of a range, as a share of the peak, from which on it is a notice
+)
 
 
 def answer_lines(report: ReportFile) -> tuple[str, str, str]:
@@ -162,19 +165,16 @@ def _number_line(report: ReportFile) -> str:
     device = report.device
 
     if program is not None and device.kind == "cpu" and not has_limit(report):
-        own = report.peak.requested_bytes
-        place = ""
-        if need is not None:
-            own = need.phases[need.largest_phase].bytes
+        ever = report.peak_ever
+        shown = report.peak.allocated_bytes
+        most = ever.since_start_bytes or shown if ever is not None else shown
+        own = format_bytes(most)
+        place = "" if own == format_bytes(shown) else " (outside the steps below)"
 
-            if need.largest_phase is LifePhase.BEFORE_TRACE:
-                own = need.own_peak_bytes or own
-                place = " (outside the steps below)"
-
-        if program.process_peak_bytes > own:
+        if program.process_peak_bytes > most:
             return (
                 f"The process takes up to {format_bytes(program.process_peak_bytes)}: "
-                f"tensors {format_bytes(own)}{place}, libraries and data the rest."
+                f"{own} allocated for tensors{place}, libraries and data the rest."
             )
 
     if need is None:
@@ -235,22 +235,21 @@ def _highest_place(report: ReportFile) -> str:
     if not is_higher and not by:
         return ""
 
-    end = f"{by}{trials}"
+    end = ""
+    if by:
+        end = f". {trials.capitalize()} reach it, and are skipped if they do not fit"
+
     if need is not None and need.without_trials_bytes is not None:
         beside_bytes = need.beside_pool.bytes if need.beside_pool else 0
         least = format_bytes(need.without_trials_bytes + beside_bytes)
         end += f"; without them it needs {least}"
 
     if need is not None and not _is_own_peak(need):  # the parts have the phase
-        return f",{end}" if end else ""
+        return end
 
     verb = "reached in" if place.startswith("step") else "reached"
 
     return f", {verb} {place}{end}"
-
-
-def _phase_words(report: ReportFile) -> dict[LifePhase, str]:
-    return _PHASES if report.program is None else _OF_PROGRAM
 
 
 def _is_own_peak(need: Need) -> bool:
@@ -265,7 +264,7 @@ def _parts_of(report: ReportFile, need: Need) -> Iterator[str]:
     phase = need.largest_phase
 
     if not _is_own_peak(need):
-        place = _phase_words(report)[phase]
+        place = (_PHASES if report.program is None else _OF_PROGRAM)[phase]
         yield f"{format_bytes(need.phases[phase].bytes)} requested {place}"
         yield f"{format_bytes(need.allocator.bytes)} rounding and fragmentation"
     else:
@@ -287,11 +286,11 @@ def need_of(report: ReportFile) -> Need | None:
 def notices_of(report: ReportFile) -> tuple[str, ...]:
     """Return warnings to read before any figure."""
     integrity = report.integrity
-    verdict = report.verdict
     notices = [] if integrity is None else list(integrity.says)
 
-    if verdict is not None:
-        notices += [f"Caution: {one}." for one in verdict.cautions]
+    if _is_wide(report):
+        notices.append(_range_words(report))
+
     growth, is_known = _describe_growth(report)
     if not is_known or (has_limit(report) and _find_growth(report)):
         notices.append(growth)
@@ -302,7 +301,9 @@ def notices_of(report: ReportFile) -> tuple[str, ...]:
 def step_words(report: ReportFile) -> str:
     """Return how the step runs: mode, batch size, optimizer, XLA, dtype policy."""
     step = report.step
-    mode = "" if step.is_jax else step.mode
+
+    # A program may train and validate.
+    mode = "" if step.is_jax or report.program is not None else step.mode
     batch = f"batch {step.batch_size}" if step.batch_size else ""
 
     compiled = {True: "XLA", False: "op by op", None: ""}[step.jit]
@@ -350,12 +351,13 @@ def list_shares(report: ReportFile) -> list[tuple[str, str, int, float]]:
 def list_details(report: ReportFile) -> Iterator[str]:
     """Yield sentences on the figures: their place and range, and the program's steps."""
     yield _place_words(report)
-    yield from _card_lines(report.cards)
+    yield _card_words(report.cards)
 
     if report.program is not None:
         yield from _program_details(report.program)
 
-    yield _range_words(report)
+    if not _is_wide(report):  # else it is a notice
+        yield _range_words(report)
 
 
 def _place_words(report: ReportFile) -> str:
@@ -378,25 +380,29 @@ def _place_words(report: ReportFile) -> str:
     if about:
         place += f" ({about})"
 
-    figures = (
+    first, *others = (
         f"{format_bytes(size)} {label}" for label, size, _, _ in list_figures(report)
     )
 
-    return f"{subject} is {', '.join(figures)}{', reached' + place if place else ''}."
+    place = f", reached{place}" if place else ""
+    more = f"; {', '.join(others)}" if others else ""
+
+    return f"{subject} is {first}{place}{more}."
 
 
-def _card_lines(cards: Sequence[CardUse]) -> Iterator[str]:
-    """Yield the peak of each of several cards."""
-    for use in cards:
-        name = f" ({use.card})" if use.card else ""
-        size_bytes = use.memory_limit_bytes
-        limit = f", limit {format_bytes(size_bytes)}" if size_bytes else ""
-        end = "; this report shows it" if use.is_shown else ""
+def _card_words(cards: Sequence[CardUse]) -> str:
+    """Return the lowest and the highest peak of several cards, and the one that the report shows."""
+    if not cards:
+        return ""
 
-        yield (
-            f"Card {use.number}{name}: peak {format_bytes(use.requested_bytes)} requested, "
-            f"{format_bytes(use.allocated_bytes)} allocated{limit}{end}."
-        )
+    peaks = [use.allocated_bytes for use in cards]
+    ends = dict.fromkeys((format_bytes(min(peaks)), format_bytes(max(peaks))))
+    shown = next((use.number for use in cards if use.is_shown), "none")
+
+    return (
+        f"{len(cards)} cards allocate at most {' to '.join(ends)} each; this report shows "
+        f"card {shown}."
+    )
 
 
 def _program_details(program: ProgramFigures) -> Iterator[str]:
@@ -412,6 +418,20 @@ def _program_details(program: ProgramFigures) -> Iterator[str]:
 
     where = f" ({program.where})" if program.where else ""
     yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
+
+
+def _is_wide(report: ReportFile) -> bool:
+    """Return whether the allocated peak has a wide range, and no trial or other step is higher."""
+    stated = report.uncertainty
+    if stated is None or stated.allocated_high_bytes is None:
+        return False
+
+    high = stated.allocated_high_bytes
+    width = high - (stated.allocated_low_bytes or 0)
+    ever = report.peak_ever or report.peak
+
+    is_highest = high > ever.allocated_bytes
+    return is_highest and width > _WIDE_RATIO * report.peak.allocated_bytes
 
 
 def _range_words(report: ReportFile) -> str:
@@ -508,7 +528,7 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
 
     meaning = "bytes that live tensors asked for"
     yield "requested", peak.requested_bytes, meaning, "peak.requested_bytes"
-    meaning = "bytes of the chunks that hold them"
+    meaning = "the most bytes of chunks in use"
     yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"
 
     if peak.pool_bytes is not None:

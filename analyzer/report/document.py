@@ -96,7 +96,6 @@ def _peak(analysis: Analysis) -> report_file.PeakFigures:
         requested_bytes=peak.requested_bytes,
         allocated_bytes=peak.allocated_bytes,
         pool_bytes=analysis.pool_bytes,
-        process_bytes=analysis.process_bytes,
         op=op,
         layer=layer,
         source=source,
@@ -118,9 +117,7 @@ def _highest_phase(analysis: Analysis) -> str:
     trials = rows[rows["role"] == TRIAL_ROLE]
     is_alive = (trials["born"] <= instant) & (instant < trials["dies"])
     if is_alive.any():
-        phase += (
-            " by trials of convolution algorithms, which are skipped if they do not fit"
-        )
+        phase += " by trials of convolution algorithms"
 
     return phase
 

@@ -116,7 +116,7 @@ def _details(report: ReportFile, shown: int) -> Iterator[Section]:
     ]
     parts = [Section("Figures", tuple(sentences))]
 
-    if report.steps:
+    if len(report.steps) > 1:
         parts.append(steps_section(report, _SHOWN_STEPS))
 
     parts.append(tensors_section(report, ROWS, skipped=shown))
@@ -154,17 +154,20 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
 
 
 def _categories_section(report: ReportFile) -> Section:
-    """Return the categories from 1 % of the peak on."""
+    """Return the categories from 1 % of the peak on, and the sum of the others."""
     shares = sorted(list_shares(report), key=lambda row: -row[2])
     rows: list[tuple[CellValue, ...]] = []
+    rest = total = report.peak.requested_bytes
 
     for name, label, size_bytes, ratio in shares:
-        if ratio < LEAST_RATIO:
-            break
+        if ratio >= LEAST_RATIO:
+            size = Cell(size_bytes, path=f"categories_at_peak.{name}")
+            bar = Cell(ratio, cast("Tone", name))  # each category is a tone
+            rows.append((label, size, ratio, bar))
+            rest -= size_bytes
 
-        size = Cell(size_bytes, path=f"categories_at_peak.{name}")
-        bar = Cell(ratio, cast("Tone", name))  # each category is a tone
-        rows.append((label, size, ratio, bar))
+    if rest * LEAST_PARTS > total:
+        rows.append(("Others", rest, rest / total, ""))
 
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
 
@@ -238,11 +241,16 @@ def _sum_of(group: Sequence[TensorAtPeak]) -> int:
 
 
 def _tensors_row(group: Sequence[TensorAtPeak]) -> tuple[CellValue, ...]:
+    """Return the row of equal tensors; the last op that reads them may differ."""
     first = group[0]
     size = format_bytes(first.requested_bytes)
     each = f"{len(group)} x {size}" if len(group) > 1 else ""
     category = Cell(first.category.replace("_", " "), cast("Tone", first.category))
-    why = Cell(first.why_alive, "muted")
+    reason = f"{first.why_alive.partition(' for ')[0]} for different ops"
+    if len({_NUMBERS.sub("*", one.why_alive) for one in group}) == 1:
+        reason = _common_name(one.why_alive for one in group)
+
+    why = Cell(reason, "muted")
     owner = _common_name(one.layer or one.name for one in group)
 
     return (_sum_of(group), each, category, owner, first.shape or "?", why)

@@ -24,7 +24,6 @@ from analyzer.explain.buffer_words import (
 from analyzer.explain.questions.amplification import report_rows
 from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.choice import Category
-from analyzer.model.graph.graph_index import LEFT_ROLE
 from analyzer.model.recording.labels import BATCH_ROLE
 from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLE, Finding, Severity
 from analyzer.model.units import format_bytes
@@ -39,7 +38,6 @@ _USUAL_BATCH = 32  # of ``predict``
 
 # Categories of tensors with the shape of a variable, besides the variable.
 _OF_WEIGHTS = (Category.GRADIENT.value, Category.TEMPORARY.value)
-_WITHOUT_READER = ("activation", LEFT_ROLE)  # roles
 
 # Name of a cast inside an op, such as ``dense/MatMul/Cast``: mixed precision casts its weight.
 _CAST_OF_WEIGHT = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
@@ -101,8 +99,6 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     peak = analysis.peak.requested_bytes
 
     batch = find_batch(analysis)
-    has_reader = ~alive["role"].isin(_WITHOUT_READER)
-    waiting = _sum_of(alive[is_retained(alive) & has_reader])
     growing = _sum_of(alive[_freed_by_half(analysis, alive, batch) > 0])
 
     rows = analysis.rows
@@ -111,24 +107,14 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     freed = _freed_by_half(analysis, own, batch)
     saves = saved_without(analysis, freed, own["born"], own["dies"])
 
-    infers = analysis.recording.step_config.infers
-    id_ = "batch-tensors"
-
-    total = growing
-    words = "tensors grow with the batch size"
-
-    if not infers and waiting >= growing // 2:
-        id_ = "retained-activations"
-        total = waiting
-        words = "activations wait for the backward pass"
-
     if saves < LOW * analysis.limit_bytes:
         return
 
     yield Finding(
-        id=id_,
+        id="batch-tensors",
         severity=analysis.rate(saves),
-        title=f"{format_bytes(total)} of {words} ({total / peak:.0%} of the peak)",
+        title=f"{format_bytes(growing)} of tensors grow with the batch size "
+        f"({growing / peak:.0%} of the peak)",
         detail=f"The saving is that of half the batch size: {batch // 2} instead of "
         f"{batch}.",
         saves_bytes=saves,

@@ -81,17 +81,13 @@ def _bytes_of_tapes(analysis: Analysis, watch: WatchNote) -> int:
 def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
     """Report several models that one line created; ``host_slope`` is the growth that they cause."""
     for one in watch.models:
+        if one.alive < 2 and not host_slope:
+            continue
+
         holder = f", held by {one.holder}" if one.holder else ""
         made = max(one.made, one.alive)
-        id_ = "models-made-anew"
-        severity = Severity.LOW
-        saves_bytes = None
-
-        if one.alive > 1:
-            id_ = "models-kept"
-            severity = Severity.MEDIUM
-            saves_bytes = one.size_bytes * (one.alive - 1) // one.alive
-
+        severity = Severity.MEDIUM
+        saves_bytes: int | None = one.size_bytes * (one.alive - 1) // max(one.alive, 1)
         size = format_bytes(one.size_bytes)
         title = (
             f"{made} models were built by one line and {one.alive} of them are alive, "
@@ -103,7 +99,7 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
             title = f"{host_slope}: {title}"
 
         yield Finding(
-            id=id_,
+            id="models-kept",
             severity=severity,
             title=title,
             detail="Each model holds its weights, its optimizer state and the graphs of "

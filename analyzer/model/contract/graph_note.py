@@ -1,5 +1,7 @@
 """``graph.json.gz``: the executed ops and the traced graph, like TensorFlow's nodes."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -67,6 +69,19 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
             return None
 
         return self.shape
+
+    def of_size(self, size_bytes: int) -> TensorSpec | None:
+        """Return the spec of a buffer, which determines one unknown axis; None if its size differs."""
+        shape = self.shape or ()
+        if shape.count(-1) != 1:
+            return self if self.size_bytes == size_bytes else None
+
+        row_bytes = tensor_bytes(self.dtype, tuple(map(abs, shape)))
+        if not row_bytes or size_bytes % row_bytes:
+            return None
+
+        full = (size_bytes // row_bytes if axis < 0 else axis for axis in shape)
+        return TensorSpec(self.dtype, tuple(full))
 
     @property
     def shape_text(self) -> str:

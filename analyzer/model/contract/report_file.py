@@ -35,7 +35,6 @@ class PeakFigures(TwoSizes, frozen=True, kw_only=True):
 
     # size of the allocator's pool; None if the replay failed
     pool_bytes: Total | None = None
-    process_bytes: Total | None = None  # with the process' other memory on the card
     op: Name | None = ""  # of the requested peak; empty if unknown
     layer: Name | None = ""
     source: Name | None = ""
@@ -316,10 +315,6 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     # limit minus need; negative if the step does not fit
     margin_bytes: Signed | None = None
     headline: Text
-    cautions: tuple[
-        Text,
-        ...,
-    ] = ()  # reasons to doubt the figures, the most important first
 
     @property
     def pool_limit_bytes(self) -> int | None:
@@ -420,7 +415,7 @@ class Severity(Choice):
 class Finding:
     """One finding about a step."""
 
-    id: Name  # stable name, such as ``retained-activations``
+    id: Name  # stable name, such as ``batch-tensors``
     severity: Severity
     title: Text  # one line with the number of bytes
     detail: Text  # the meaning and what to change
@@ -555,7 +550,6 @@ Number = Literal[
     "requested",
     "allocated",
     "pool",
-    "process",
 ]
 Change = Literal["same", "came", "went", "grew", "shrank"]  # of a layer or an op
 

@@ -24,9 +24,6 @@ _TABLE = read_op_types("model/graph/graph_op_types.toml")["types"]
 ALIAS_OPS = _TABLE["aliases"]
 _LIST_OPS = _TABLE["lists"]
 
-# Ops that make a list without elements; Grappler merges equal ones of different loops.
-_EMPTY_LISTS = op_types("EmptyTensorList TensorListReserve")
-
 
 class Sharing:
     """Sets of tensors that share a buffer."""
@@ -34,7 +31,7 @@ class Sharing:
     def __init__(self, structure: GraphIndex, own: Collection[str]) -> None:
         """Build the sets; an output outside ``own`` must lie in the buffer of one of its op's inputs.
 
-        A list without elements joins no sets: several loops may start with one.
+        A tensor with which several loops start, such as zeros or an empty list, joins no set.
         """
         self._structure = structure
         self._parent: dict[str, str] = {}
@@ -45,8 +42,9 @@ class Sharing:
                 continue
 
             for tensor, index in self._find_shared(op, own):
-                maker = structure.maker_of(tensor)
-                if maker is not None and maker.type in _EMPTY_LISTS:
+                users = structure.consumers.get(tensor, ())
+                starts = [name for name in users if structure.ops[name].type == "Enter"]
+                if op.name in starts and len(starts) > 1:
                     continue
 
                 one = self.root(tensor)
@@ -114,19 +112,23 @@ class Sharing:
     def _find_source(self, op: Op, index: int) -> str:
         """Return the input that a kernel forwards: the matching one with the fewest consumers."""
         structure = self._structure
+        own = op.outputs[index]
         size_bytes = self._size(f"{op.name}:{index}")
-        dtype = op.outputs[index].dtype
         candidates = []
 
         for tensor in op.inputs:
             spec = structure.spec(tensor)
-            if spec is None or spec.dtype != dtype:
+            if spec is None or spec.dtype != own.dtype:
                 continue
 
             maker = structure.ops[split_tensor(tensor)[0]]
             is_fixed = maker.type in ("ReadVariableOp", "Const", "_Arg")
 
-            if self._size(tensor) == size_bytes > 0 and not is_fixed:
+            # Without a known batch size, equal shapes decide.
+            is_alike = self._size(tensor) == size_bytes > 0
+            is_alike |= spec.shape == own.shape not in (None, ())
+
+            if is_alike and not is_fixed:
                 candidates.append(tensor)
 
         return min(

@@ -100,8 +100,8 @@ def label_graph(
     ``backward_starts``: step -> instant of the first birth in a backward op.
     """
     values = _Values(structure, sharing, infers=infer)
-    names = ("op", "dtype", "region")
-    ops, dtypes, regions = (
+    names = ("op", "dtype", "region", "shape", "requested_bytes")
+    ops, dtypes, regions, shapes, sizes = (
         allocations[name].astype(object).to_numpy() for name in names
     )
 
@@ -123,6 +123,11 @@ def label_graph(
         labels.source[row] = op.source
         labels.layer[row] = labels.layer[row] or structure.layers.get(name, "")
         labels.tensor[row] = labels.tensor[row] or tensors[row]
+
+        stated = None if shapes[row] else structure.spec(tensors[row])
+        spec = stated and stated.of_size(sizes[row])
+        if spec is not None:
+            labels.specs.setdefault(row, spec)
 
         if labels.is_open(row):
             is_alive = dies[row] > backward_starts.get(steps[row], 1 << 62)

@@ -46,8 +46,7 @@ _MOST_CHARACTERS = 120  # of a line's text
 _MOST_BYTES = 1 << 20  # of a file
 _COLUMNS = (
     TableColumn("requested", "bytes"),
-    TableColumn("line", "path"),
-    TableColumn("source, as the file is now", "path"),
+    TableColumn("line, as the file is now", "path"),
 )
 
 
@@ -64,7 +63,9 @@ def source_lines_section(report: ReportFile) -> Section | None:
     least = report.peak.requested_bytes // report_sections.LEAST_PARTS
     largest = sorted(sizes.items(), key=lambda one: -one[1])[:_MOST]
     rows = tuple(
-        (size, line, _read_line(line)) for line, size in largest if size >= least
+        (size, f"{line}  {_read_line(line)}".rstrip())
+        for line, size in largest
+        if size >= least
     )
 
     if len(rows) < 2:  # the call of ``fit`` owns all
@@ -155,7 +156,9 @@ def render(
         categories=CATEGORY_LABELS,
         comparison=comparison,
         hosts=hosts and report_sections.hosts_section(hosts, _ALL_HOSTS),
-        steps=report_sections.steps_section(report, _STEPS) if report.steps else None,
+        steps=report_sections.steps_section(report, _STEPS)
+        if len(report.steps) > 1
+        else None,
         static=static,
         steps_charts=steps_charts(report.program),
         packed=pack(header, columns),
@@ -207,10 +210,9 @@ def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
         first, end = steps[0], steps[-1]
         most = max(*sizes, 1)
 
-        low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
+        high, last = map(format_bytes, (max(sizes), sizes[-1]))
         caption = (
-            f"{title}, steps {first:,} to {end:,}, from 0 to {high}: least {low}, "
-            f"at the end {last}"
+            f"{title}, steps {first:,} to {end:,}, from 0 to {high}, at the end {last}"
         )
 
         along = (np.array(steps) - first) / max(end - first, 1)

@@ -263,7 +263,7 @@ def _buffer_columns(
         columns[name] = strings.encode(table[name])
 
     names = np.zeros(len(table), dtype=np.int64)
-    for name in ("variable", "tensor", "op", "role"):
+    for name in ("variable", "tensor", "op"):
         names = np.where(names > 0, names, columns[name])
 
     columns["name"] = np.where(names > 0, names, strings.of("unnamed"))

@@ -30,6 +30,11 @@ _APPLIES = re.compile(r"Resource(Sparse)?Apply\w+")
 _SUFFIX = re.compile(r"(_\d+)?(-\d+-.*-LayoutOptimizer)?$")
 _NO_LAYERS = ("gradient_tape", "gradients", "ArithmeticOptimizer")
 
+# Outermost scopes of losses of Keras 2, and of a replica of a distribution strategy.
+_NO_OWNERS = re.compile(
+    r"replica_\d+|\w*(crossentropy|hinge|_error|_loss|divergence)(_\d+)?"
+)
+
 # Name scopes of functions (``math_ops.py``, ``nn_impl.py``, ``special_math_ops.py``).
 _FUNCTIONS = (
     *("Tensordot", "einsum", "Einsum", "GatherV2"),
@@ -142,7 +147,7 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
 
         if find_optimizer(op.name):
             root = next(part for part in scope.split("/") if _OPTIMIZER.fullmatch(part))
-            owners[root] = ("layer", root)
+            owners[root] = ("optimizer", root)
         elif scope and scope not in owners:
             is_in_op = op.type == "_Recv" or find_forward_op(op.name, known)
 
@@ -150,7 +155,9 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
             if is_in_op:
                 layer = scope.rpartition("/")[0]
 
-            owners[scope] = ("layer", _drop_functions(layer, op.name, known, types))
+            layer = _drop_functions(layer, op.name, known, types)
+            is_layer = not _NO_OWNERS.fullmatch(layer)
+            owners[scope] = ("layer" if is_layer else "loss", layer)
 
     return ScopeTable(owners)
 

@@ -333,8 +333,8 @@ def _describe_allocators(events: pd.DataFrame, main: str) -> Iterator[str]:
 
     if others:
         yield (
-            f"Peaks of allocators beside {main}: {', '.join(others)}; to see one, open "
-            "this trace with --allocator NAME."
+            f"Peaks of allocators beside {main}: {', '.join(others)}; --allocator NAME "
+            "shows one of a saved trace."
         )
 
 

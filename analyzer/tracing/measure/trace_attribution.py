@@ -371,7 +371,10 @@ def _label_batches(
         if known is not None and is_outside and labels.is_open(row):
             role = COPIED_BATCH if name == RECEIVED else BATCH_ROLE
             labels.set(row, Category.INPUT, role=role)
-            labels.tensor[row] = known
+
+            # The pipeline's ops handle single examples too.
+            if (dtype, shape) in batches or not shape.startswith("[1,"):
+                labels.tensor[row] = known
 
 
 def _find_batches(structure: GraphIndex) -> Iterator[tuple[str, TensorSpec]]:

@@ -262,7 +262,10 @@ def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase
 
 
 def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
-    """Return the moment that best separates values of forward ops from all others."""
+    """Return the moment that best separates values of forward ops from all others.
+
+    It is the moment of the first of these others: a value that is freed before is not kept for them.
+    """
     made: Counter[int] = Counter()
 
     for holder, phase in zip(region.holders, phases, strict=True):
@@ -271,13 +274,14 @@ def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
 
     # Moving the border past a moment corrects its forward values and misplaces the others.
     wrong = least = 0
+    moments = sorted(made)
     start = min(made, default=0)
 
-    for moment in sorted(made):
+    for moment, following in zip(moments, [*moments[1:], region.moments], strict=True):
         wrong += made[moment]
         if wrong <= least:
             least = wrong
-            start = moment + 1
+            start = following
 
     return start
 

@@ -30,13 +30,6 @@ def shell(line: str, folder: Path, **environment: str) -> tuple[int, bytes, byte
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["trace"], ["estimate"], ["diff"]])
-def test_h_is_help(command: list[str]) -> None:
-    short, long = analyze(*command, "-h"), analyze(*command, "--help")
-    assert short.code == 0
-    assert short.out == long.out != ""
-
-
 def test_the_cards_are_listed() -> None:
     done = analyze("gpus", "list")
     assert done.code == 0

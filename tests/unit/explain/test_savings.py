@@ -95,7 +95,7 @@ def test_savings_below_a_hundredth_of_the_limit_are_left_out(
     # WHEN the memory beside it is small or large
     found = collect(replace(analysis, verdict=verdict)).findings
     # THEN only a saving of at least 1 % is said
-    assert ("retained-activations" in [one.id for one in found]) is is_said
+    assert ("batch-tensors" in [one.id for one in found]) is is_said
 
 
 def test_half_the_batch_shrinks_only_tensors_of_the_batch() -> None:

@@ -11,16 +11,18 @@ from msgspec.structs import replace
 
 from analyzer.model.contract.report_file import (
     Finding,
-    LifePhase,
     ProgramFigures,
     ReportFile,
     TrendFigures,
 )
 from analyzer.model.recording.records import ALLOCATIONS
-from analyzer.model.units import BoundedBytes, format_bytes
+from analyzer.model.units import format_bytes
 from analyzer.report.actions import change_items
-from analyzer.report.answer import answer_lines, notices_of
-from analyzer.report.report_sections import steps_section
+from analyzer.report.answer import LEAST_RATIO, answer_lines, notices_of
+from analyzer.report.report_sections import (
+    report_document,
+    steps_section,
+)
 
 
 def test_every_row_and_column_is_in_the_csv(tmp_path: Any) -> None:
@@ -65,20 +67,18 @@ def test_no_leak_is_denied_beside_models_that_stay_alive(trend: Any) -> None:
     assert ["leak" in text for text in texts] == [True, False]
 
 
-def test_tensors_outside_the_traced_steps_are_tensorflows_own_peak() -> None:
-    # GIVEN a script whose largest phase lies outside the traced steps
+@pytest.mark.parametrize("times", [1, 3])
+def test_the_tensors_of_a_process_are_its_highest_allocated_peak(times: int) -> None:
+    # GIVEN a script that allocated more before its traced steps, by TensorFlow's counter, or did not
     report = program_of(opened_sample("cnn").report, "flat")
-    assert report.verdict is not None
-    assert report.verdict.need is not None
-    need = replace(
-        report.verdict.need,
-        before_trace=BoundedBytes.exactly(1 << 34),
-        own_peak_bytes=3 << 33,
-    )
-    assert need.largest_phase is LifePhase.BEFORE_TRACE
-    report = replace(report, verdict=replace(report.verdict, need=need))
-    # THEN the second line has TensorFlow's figure
-    assert f"tensors {format_bytes(3 << 33)} (outside" in answer_lines(report)[1]
+    shown = report.peak.allocated_bytes
+    assert report.peak_ever is not None
+    ever = replace(report.peak_ever, since_start_bytes=times * shown)
+    report = replace(report, peak_ever=ever)
+    # THEN the second line has that figure, and its place if no step below has it
+    line = answer_lines(report)[1]
+    assert f": {format_bytes(times * shown)} allocated for tensors" in line
+    assert ("outside the steps below" in line) == (times > 1)
 
 
 def test_a_need_of_trials_states_the_need_without_them() -> None:
@@ -90,7 +90,17 @@ def test_a_need_of_trials_states_the_need_without_them() -> None:
     ever = replace(report.peak_ever, phase="step 0 by trials of algorithms")
     need = replace(verdict.need, without_trials_bytes=1 << 30)
     report = replace(report, peak_ever=ever, verdict=replace(verdict, need=need))
-    assert answer_lines(report)[1].endswith("without them it needs 1.00 GiB.")
+    end = "skipped if they do not fit; without them it needs 1.00 GiB."
+    assert answer_lines(report)[1].endswith(end)
+
+
+def test_the_categories_add_up_to_the_peak() -> None:
+    report = opened_sample("cnn").report
+    sections = report_document(report).sections
+    table = next(one for one in sections if one.blocks).blocks[0]
+    *shown, (name, rest, share, _) = table.rows
+    assert sum(row[1].value for row in shown) + rest == report.peak.requested_bytes
+    assert (name, share < LEAST_RATIO) == ("Others", True)
 
 
 def test_the_highest_of_many_steps_is_shown() -> None:

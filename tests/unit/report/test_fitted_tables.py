@@ -47,12 +47,21 @@ def test_an_answer_has_28_lines_and_repeats_no_sentence(name: str) -> None:
         assert text.count(line) == 1
 
 
-def test_equal_tensors_of_numbered_layers_are_one_row() -> None:
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [("layer_24/MulGrad", "layer_*/MulGrad"), ("TanhGrad", "different ops")],
+)
+def test_equal_tensors_of_numbered_layers_are_one_row(other: str, reason: str) -> None:
     report = opened_sample("cnn").report
     first = report.tensors_at_peak[0]
+    readers = [*(f"layer_{number}/MulGrad" for number in range(23)), other]
     rows = [
-        structs.replace(first, layer=f"block1/layer_{number}/attention")
-        for number in range(24)
+        structs.replace(
+            first,
+            layer=f"block1/layer_{number}/attention",
+            why_alive=f"kept for {name}",
+        )
+        for number, name in enumerate(readers)
     ]
     section = tensors_section(structs.replace(report, tensors_at_peak=tuple(rows)), 5)
     (table,) = section.blocks
@@ -60,3 +69,4 @@ def test_equal_tensors_of_numbered_layers_are_one_row() -> None:
     assert row[0] == 24 * first.requested_bytes
     assert row[1].startswith("24 x ")
     assert row[3] == "block1/layer_*/attention"
+    assert row[5].value == f"kept for {reason}"

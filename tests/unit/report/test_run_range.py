@@ -15,7 +15,3 @@ def test_one_more_run_lies_outside_in_two_of_a_hundred_cases(runs: int) -> None:
         last not in widen(Range.spanning(seen), runs) for *seen, last in peaks
     )
     assert outside / len(peaks) == pytest.approx(0.02, abs=0.01)
-
-
-def test_equal_runs_have_no_range() -> None:
-    assert widen(Range.exactly(7), 3) == Range.exactly(7)

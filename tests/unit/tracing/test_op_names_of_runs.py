@@ -1,6 +1,24 @@
 """Names of ops in two runs of one program."""
 
-from analyzer.tracing.derive.op_names import match_names
+import pytest
+
+from analyzer.model.contract.graph_note import Op
+from analyzer.tracing.derive.op_names import find_scopes, match_names
+
+
+@pytest.mark.parametrize(
+    ("scope", "layer"),
+    [
+        ("net/dense", "net/dense"),
+        ("Adam/update_1", ""),
+        ("categorical_crossentropy", ""),
+    ],
+)
+def test_an_optimizer_a_loss_and_a_replica_are_no_layers(
+    scope: str, layer: str
+) -> None:
+    name = f"{scope}/Cast"
+    assert find_scopes([Op(name, "Cast")], set()).layer_of(name) == layer
 
 
 def test_names_match_without_the_name_of_the_model() -> None:

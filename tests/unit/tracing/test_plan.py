@@ -9,7 +9,14 @@ import pytest
 
 from analyzer.model.errors import TraceError
 from analyzer.tracing.measure.measured_recording import open_measured
-from analyzer.tracing.parse.buffer_plan import BufferPlan, HloProto, read_plan
+from analyzer.tracing.parse.buffer_plan import (
+    BufferPlan,
+    HloProto,
+    Holder,
+    PlanRegion,
+    read_plan,
+)
+from analyzer.tracing.xla.plan_contents import label_holders
 
 ROOT = Path(__file__).parents[3]
 PLAN = ROOT / "tests" / "unit" / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
@@ -107,3 +114,25 @@ def test_what_is_no_module_is_refused_in_one_line(damaged: bytes) -> None:
     with pytest.raises(TraceError) as caught:
         read_plan(damaged)
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("last", "role"),
+    [(5, "read in the forward pass only"), (7, "kept for the backward pass")],
+)
+def test_a_value_is_kept_if_it_lives_until_the_backward_pass(
+    last: int, role: str
+) -> None:
+    # GIVEN a value of the forward pass that is freed before, or after, the backward pass begins
+    common = {"size_bytes": 64, "offset_bytes": 0, "opcode": "fusion", "op_type": "mul"}
+    common |= {"dtype": "float32", "shape": (16,), "is_argument": False}
+    forward, backward = "jit(f)/jvp()/mul", "jit(f)/transpose(jvp())/mul"
+    holders = (
+        Holder(**common, instruction="a", op_name=forward, first=2, last=last),
+        Holder(**common, instruction="b", op_name=backward, first=6, last=9),
+    )
+    facts = {"size_bytes": 128, "is_result": False, "is_tuple": False}
+    facts |= {"dtype": "", "shape": None, "op_name": ""}
+    region = PlanRegion(**facts, holders=holders, moments=9)
+    # THEN it is kept only if it is alive then
+    assert label_holders(region, None, infer=False)[0]["role"] == role

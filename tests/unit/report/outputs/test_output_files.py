@@ -54,12 +54,6 @@ def test_a_pipe_is_written_into(tmp_path: Path) -> None:
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_full_disk_is_told() -> None:
-    with pytest.raises(InputError, match="/dev/full cannot be written: No space left"):
-        write_text(Path("/dev/full"), "x")
-
-
 def test_a_block_that_fails_leaves_all_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("before")
     for name in ("old", "new"):
