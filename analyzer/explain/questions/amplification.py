@@ -36,7 +36,9 @@ _FLOAT_BYTES = 4  # bytes of a float32; comparisons take one for each
 _WIDTHS = (4, 8)  # bytes of a number in an eager step
 _MANY_CLASSES = 4096
 _COPIES_OF_LOGITS = 3
+_MOST_OF_PEAK = 0.5
 _CHUNKS = 8
+_SMALL = 64  # smaller parts of a buffer to report do not matter
 _SUMMANDS = 3
 _SUMMED_EAGERLY = 2  # the sum so far and the next gradient
 
@@ -64,10 +66,11 @@ _ELEMENTWISE = frozenset(
 )
 _PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
-_VENDOR = re.compile("^_Mkl(Native)?")
+_VENDOR = re.compile("^_(Mkl(Native)?)?(Fused(?=MatMul))?")
 _SELECTIONS = ("Select", "SelectV2")
 _SUMS = frozenset({"Sum", "Mean", "Max", "Min"})
 
+_DIAGONAL = "MatrixDiagPartV3"
 _PATCHES = "ExtractImagePatches"
 _LATE = "UnsortedSegmentSum"  # of a lookup's gradient that another gradient reads
 
@@ -126,6 +129,11 @@ _EXPANDING = {
 }
 _COPYING = ("OneHot", "Tile", "BroadcastTo", "Cast")
 _LOOKUPS = ("GatherV2", "ResourceGather")
+_WITH_GRADIENT = (*MATRICES, *_LOOKUPS)  # whose gradients are new tensors
+_REPEATED = (
+    "tf.repeat with counts pads each row to the largest count. Look the rows up: "
+    "tf.gather(x, tf.repeat(tf.range(n), counts))."
+)
 
 # unneeded if a product reads them
 _FOR_PRODUCTS = ("MatrixDiagV3", "SparseToDense", _PATCHES, *_LOOKUPS)
@@ -244,18 +252,22 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     is_looped = large["op"].str.contains(_LOOPED, regex=False)
     yield from _find_vectorized(analysis, large[is_looped])
 
+    sizes: set[int] = set()
+
     for row in large[~is_looped].to_dict("records"):
         row["shape"] = row["shape"] or tensors.size_of(row["tensor"])[0]
         shape = str(row["shape"])
         if shape in reported or row["tensor"] in reported:
             continue
 
-        finding = (
-            _find_pairs(analysis, row, tensors)
-            or _find_expanded(analysis, row, tensors)
-            or _find_reduced(analysis, row, tensors)
-            or _find_resized(analysis, row, tensors)
-        )
+        finding = None
+        if row["requested_bytes"] not in sizes:  # both look at all buffers of a size
+            finding = _find_pairs(analysis, row, tensors)
+            finding = finding or _find_expanded(analysis, row, tensors)
+
+        sizes.add(row["requested_bytes"])
+        finding = finding or _find_reduced(analysis, row, tensors)
+        finding = finding or _find_resized(analysis, row, tensors)
         if finding is not None:
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
             yield finding
@@ -270,7 +282,13 @@ def find_large(analysis: Analysis) -> pd.DataFrame:
 
 
 def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tensors]:
-    """Return both with oneDNN's ops under TensorFlow's types: ``_MklMatMul`` is a ``MatMul``."""
+    """Return both with oneDNN's ops under TensorFlow's types: ``_MklMatMul`` is a ``MatMul``.
+
+    The analysis lacks buffers that are too small for the questions.
+    """
+    tensors = Tensors(analysis, graph)
+    is_seen = analysis.rows["requested_bytes"] * _SMALL >= analysis.least_bytes
+    analysis = replace(analysis, rows=analysis.rows[is_seen])
     ops = {
         name: replace(op, type=_VENDOR.sub("", op.type))
         for name, op in graph.ops.items()
@@ -286,9 +304,9 @@ def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tenso
             for table in (analysis.rows, analysis.alive)
         )
         analysis = replace(analysis, rows=rows, alive=alive)
-        graph = replace(graph, ops={**graph.ops, **ops})
+        tensors.graph = replace(graph, ops={**graph.ops, **ops})
 
-    return analysis, Tensors(analysis, graph)
+    return analysis, tensors
 
 
 def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
@@ -328,10 +346,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     watch = analysis.recording.watch
     usual = "" if watch is None else watch.where
     where = next(filter(None, kept["source"]), usual)
-    title = (
-        f"A GradientTape keeps {len(kept):,} results that no wanted gradient needs: "
-        f"{analysis.share_words(kept)}{in_brackets(where)}"
-    )
+    words = f"A GradientTape keeps {len(kept):,} results that no wanted gradient needs"
 
     detail = (
         "A tape keeps the operands of each op that it records, also of those before "
@@ -342,7 +357,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
 
     saves = _saved_after_use(analysis, kept, forward, others)
 
-    yield report_rows(analysis, "kept-by-tape", title, detail, kept, saves)
+    yield report_share(analysis, "kept-by-tape", words, detail, kept, where, saves)
 
 
 _OF_BACKWARD = (PASSED_GRADIENT_ROLE, "backward temporary")
@@ -410,11 +425,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
 
         where = source or next(filter(None, alive["source"]), "")
         shapes = " and ".join(equal["shape"].astype(str).unique()[:2])
-        title = (
-            f"{len(equal)} gradients of {shapes} wait to be added up: "
-            f"{analysis.share_words(equal)}{in_brackets(str(where))}"
-        )
-
+        words = f"{len(equal)} gradients of {shapes} wait to be added up"
         detail = (
             "One weight or tensor is used several times in one step, as in an unrolled "
             "Python loop, and each use has a gradient of its own. Stack the inputs and "
@@ -422,7 +433,9 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
             "gradient adds up trip by trip."
         )
 
-        yield report_rows(analysis, "waits-for-sum", title, detail, equal, saves)
+        yield report_share(
+            analysis, "waits-for-sum", words, detail, equal, str(where), saves
+        )
 
 
 def _eager_sums(rows: pd.DataFrame, alive: pd.DataFrame) -> list[str]:
@@ -455,8 +468,7 @@ def _find_pairs(
 ) -> Finding | None:
     """Return a finding about tensors whose first op pairs the elements of two operands."""
     size = int(row["requested_bytes"])
-    has_size = analysis.rows["requested_bytes"] == size
-    same = analysis.rows[has_size]
+    same = analysis.of_size(size)
     is_product = same["op_type"].isin(MATRICES) & (same["category"] != "gradient")
     if is_product.any():  # it needs that size anyway
         return None
@@ -476,9 +488,9 @@ def _find_pairs(
 
     made = tensors.size_of(f"{op}:0")[0] or str(row["shape"])
     where = tensors.line_of({"source": row["source"], "op": op})
-    is_compared = analysis.rows["requested_bytes"] * _FLOAT_BYTES == size
-    is_compared &= analysis.rows["op_type"].isin([*_ELEMENTWISE, *_COPYING])
-    same = analysis.rows[has_size | is_compared]
+    compared = analysis.of_size(size // _FLOAT_BYTES)
+    is_compared = compared["op_type"].isin([*_ELEMENTWISE, *_COPYING])
+    same = pd.concat([same, compared[is_compared]])
 
     return _report_pairs(analysis, pair, made, where, same)
 
@@ -501,7 +513,7 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
 
         if found and size > before["requested_bytes"].max():
             n = found[0]
-            same = rows[rows["requested_bytes"] == size]
+            same = analysis.of_size(size)
             pair = (f"[{n}]", f"[{n},1]")
             yield _report_pairs(analysis, pair, f"[{n},{n}]", row["source"], same)
             return
@@ -564,41 +576,60 @@ def _find_expanded(
 ) -> Finding | None:
     """Return a finding about a tensor that repeats, widens or spreads a much smaller one."""
     size = int(row["requested_bytes"])
-    same = analysis.rows[analysis.rows["requested_bytes"] == size]
-    computed = same[same["category"] == "activation"].to_dict("records")
+    same = analysis.of_size(size)
+    computed = same[same["category"] == "activation"]
     is_late = (same["op_type"] == _LATE) & (same["variable"] != "").any()
-    is_late &= bool(computed)
     is_made = same["op_type"].isin({*_EXPANDING} - {_LATE})
-    is_made = is_late | (is_made & (same["category"] != "gradient"))
+    is_made = (is_late & (len(computed) > 0)) | (
+        is_made & (same["category"] != "gradient")
+    )
+    if not is_made.any():
+        return None
 
-    for maker in same[is_made].drop_duplicates("op").to_dict("records"):
-        kind = maker["op_type"]
-        inputs = [given for _, given in tensors.inputs_of(maker["op"])]
-        given = max(filter(None, inputs if kind == "OneHot" else inputs[:1]), default=0)
-        if size < TIMES * given or not _is_avoidable(maker, tensors):
-            continue
+    makers = [
+        maker
+        for maker in same[is_made].drop_duplicates("op").to_dict("records")
+        if size >= TIMES * _bytes_given(maker, tensors)
+        and _is_avoidable(maker, tensors)
+    ]
+    if not makers:
+        return None
 
-        gone = _rows_without(same, maker, tensors)
-        made = tensors.size_of(maker["tensor"])[0] or "A tensor"
+    maker = makers[0]
+    kind = maker["op_type"]
+    given = _bytes_given(maker, tensors)
+    gone = same[
+        same.index.isin(
+            [row for one in makers for row in _rows_without(same, one, tensors)]
+        )
+    ]
+    made = tensors.size_of(maker["tensor"])[0] or "A tensor"
 
-        what, detail = _EXPANDING[kind]
-        title = f"{made} is {what}"
-        if given and kind != "OneHot":
-            title += f", {size // given} times as large as its input"
+    what, detail = _EXPANDING[kind]
+    title = f"{made} is {what}"
+    if given and kind != "OneHot":
+        title += f", {size // given} times as large as its input"
 
-        if kind == "OneHot":  # a loss of class numbers needs no scratch memory
-            is_scratch = analysis.rows["op"] == row["waits_for"]
-            is_scratch &= analysis.rows["tensor"] == ""
-            gone = pd.concat([gone, analysis.rows[is_scratch]])
+    if kind == "Tile" and "GatherV2" in tensors.types_of_readers(maker["tensor"]):
+        detail = _REPEATED
+    if kind == "OneHot":  # a loss of class numbers needs no scratch memory
+        is_scratch = analysis.rows["op"] == row["waits_for"]
+        is_scratch &= analysis.rows["tensor"] == ""
+        gone = pd.concat([gone, analysis.rows[is_scratch]])
 
-        place = computed[0] if kind == _LATE else maker
-        title = _with_size_and_line(title, place, tensors)
-        finding = report_rows(analysis, "small-copied", title, detail, gone)
-        if kind == _PATCHES and analysis.recording.device.kind == "gpu":
-            finding = replace(finding, saves_bytes=None)
-        return finding
+    place = computed.iloc[0].to_dict() if kind == _LATE else maker
+    title = _with_size_and_line(title, place, tensors)
+    finding = report_rows(analysis, "small-copied", title, detail, gone)
+    if kind == _PATCHES and analysis.recording.device.kind == "gpu":
+        finding = replace(finding, saves_bytes=None)
+    return finding
 
-    return None
+
+def _bytes_given(maker: dict[str, Any], tensors: Tensors) -> int:
+    """Return the bytes of the input that an op expands."""
+    inputs = [given for _, given in tensors.inputs_of(maker["op"])]
+    inputs = inputs if maker["op_type"] == "OneHot" else inputs[:1]
+    return max(filter(None, inputs), default=0)
 
 
 def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
@@ -606,11 +637,12 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
     kind = maker["op_type"]
     readers = tensors.types_of_readers(maker["tensor"])
 
+    if (_OF_GRADIENTS in maker["op"]) != (kind == _LATE):  # not the program's own op
+        return False
     if kind == _LATE:
-        return _OF_GRADIENTS in maker["op"]
+        return True
     if kind == "Const":
         is_named = re.search(_OF_ONE_NUMBER, maker["op"]) is not None
-        is_named &= _OF_GRADIENTS not in maker["op"]
         return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
     if kind == "Cast":
         return _is_combined(maker, tensors)
@@ -626,21 +658,23 @@ def _rows_without(
     same: pd.DataFrame,
     maker: dict[str, Any],
     tensors: Tensors,
-) -> pd.DataFrame:
+) -> "pd.Index[int]":
     """Return the buffers that a step without an expanded tensor does not need, of its size.
 
-    A product makes a gradient for it. An elementwise op may write into its buffer, and then needs
-    another without it.
+    A product or a lookup makes a gradient for it. An elementwise op may write into its buffer, and then
+    needs another without it.
     """
+    readers = tensors.readers_of(maker["tensor"])
     is_gone = same["op"] == maker["op"]
+    is_gone |= same["op"].isin(readers) & (same["op_type"] == "Transpose")
     if maker["op_type"] == _LATE:
         is_gone = same["variable"] == ""
-    elif not tensors.types_of_readers(maker["tensor"]).isdisjoint(MATRICES):
+    elif not tensors.types_of_readers(maker["tensor"]).isdisjoint(_WITH_GRADIENT):
         is_gone |= same["category"] == "gradient"
     elif tensors.is_reused(maker["tensor"]):
         is_gone &= False
 
-    return same[is_gone]
+    return same.index[is_gone]
 
 
 def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
@@ -656,12 +690,9 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
     if large.empty or large["requested_bytes"].max() < TIMES * outside:
         return
 
-    title = (
-        "A vectorized loop (tape.jacobian, tf.vectorized_map) makes all trips at once: "
-        f"{analysis.share_words(alive[is_looped])}"
-        f"{in_brackets(str(large['source'].iloc[0]))}"
+    words = (
+        "A vectorized loop (tape.jacobian, tf.vectorized_map) makes all trips at once"
     )
-
     detail = (
         "tape.jacobian computes the gradients of all outputs together, of each example "
         "with respect to all examples. tape.batch_jacobian leaves other examples out; "
@@ -669,7 +700,15 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
         "tf.vectorized_map. The saving is without the memory of a trip."
     )
 
-    yield report_rows(analysis, "vectorized-loop", title, detail, looped)
+    yield report_share(
+        analysis,
+        "vectorized-loop",
+        words,
+        detail,
+        alive[is_looped],
+        large["source"].iloc[0],
+        saved_without_rows(analysis, looped),
+    )
 
 
 def _find_reduced(
@@ -677,32 +716,38 @@ def _find_reduced(
     row: dict[str, Any],
     tensors: Tensors,
 ) -> Finding | None:
-    """Return a finding about a batch of products that all its readers add up at once."""
+    """Return a finding about a product that all its readers add up, or need the diagonal of."""
     size = int(row["requested_bytes"])
     readers = tensors.readers_of(row["tensor"])
     known = [given for _, given in tensors.inputs_of(row["op"]) if given]
     sums = [tensors.size_of(f"{reader}:0")[1] or 0 for reader in readers]
-    is_product = row["op_type"] in _PRODUCTS
+    kinds = tensors.types_of_readers(row["tensor"])
+    is_square = kinds == {_DIAGONAL}
 
-    if not is_product or not tensors.types_of_readers(row["tensor"]) <= _SUMS:
+    products = MATRICES if is_square else _PRODUCTS
+    if row["op_type"] not in products or not (is_square or kinds <= _SUMS):
         return None
     if not sums or not known or size < TIMES * max(*known, *sums):
         return None
 
-    title = (
-        "A product for each example that is added up: "
-        f"{row['shape']} is made and added up at once"
-    )
-
-    return report_rows(
-        analysis,
-        "reduced-at-once",
-        _with_size_and_line(title, row, tensors),
+    same = analysis.of_size(size)
+    is_gone = same["tensor"] == row["tensor"]
+    name = "reduced-at-once"
+    words = "for each example that is added up"
+    detail = (
         "tf.matmul of a batch with a kernel of rank 2 computes the kernel's gradient for "
         "each example, and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
-        "reshaped to two axes, computes the sum alone.",
-        analysis.rows[analysis.rows["tensor"] == row["tensor"]],
+        "reshaped to two axes, computes the sum alone."
     )
+
+    if is_square:
+        is_gone |= same["op_type"] == "MatrixDiagV3"
+        name = "diagonal-read"
+        words = "of which only the diagonal is read"
+        detail = "tf.reduce_sum(a * tf.transpose(b), -1) is the diagonal of a @ b."
+
+    title = _with_size_and_line(f"A product {words}: {row['shape']}", row, tensors)
+    return report_rows(analysis, name, title, detail, same[is_gone])
 
 
 def _find_resized(
@@ -757,6 +802,8 @@ def _find_logits(
     weights = [f"{name}:0" for name in tensors.graph.ops if tensors.is_attention(name)]
     attention = {tensors.size_of(one)[1] for one in weights}
     large = large[~large["requested_bytes"].isin(attention)]
+    losses = [op.name for op in tensors.graph.ops.values() if op.type in _FUSED]
+    fused = {given for loss in losses for _, given in tensors.inputs_of(loss)}
 
     for size, rows in large.groupby("requested_bytes", observed=True):
         last = rows["shape"].astype(str).str.extract(r",(\d+)\]$", expand=False)
@@ -764,31 +811,49 @@ def _find_logits(
         is_scored = rows["op_type"].isin(_LOGITS).any()
         is_wide = classes >= _MANY_CLASSES
 
-        if not is_wide or not is_scored or len(rows) < _COPIES_OF_LOGITS:
+        is_held = len(rows) >= _COPIES_OF_LOGITS or is_most(analysis, rows)
+        if not is_wide or not is_scored or not is_held:
             continue
 
-        title = (
-            f"{len(rows)} tensors with one number for each of {classes:,} classes: "
-            f"{analysis.share_words(rows)}{in_brackets(max(rows['source']))}"
-        )
-
-        left = 1 / len(rows)
+        words = f"Tensors with one number for each of {classes:,} classes"
+        same = analysis.of_size(size)
+        longest = (rows["dies"] - rows["born"]).idxmax()
+        saves = saved_without_rows(analysis, same.drop(longest))
         detail = (
             "Use a loss from logits (SparseCategoricalCrossentropy(from_logits=True), "
             "tf.nn.sparse_softmax_cross_entropy_with_logits), which has one op for them."
         )
 
-        if rows["op_type"].isin(_FUSED).any():
-            left = 1 / _CHUNKS
+        if size in fused:
+            saves = saved_without_rows(analysis, same, 1 - 1 / _CHUNKS)
             detail = (
-                "Compute the loss for parts of the positions inside tf.recompute_grad. "
-                f"The saving is that of {_CHUNKS} parts."
+                "Compute the loss for parts of the positions inside tf.recompute_grad, "
+                "or for some of the classes (tf.nn.sampled_softmax_loss). The saving is "
+                f"that of {_CHUNKS} parts."
             )
 
-        same = analysis.rows[analysis.rows["requested_bytes"] == size]
-        saves = saved_without_rows(analysis, same, 1 - left)
+        where = max(rows["source"])
+        yield report_share(analysis, "logits-held", words, detail, rows, where, saves)
 
-        yield report_rows(analysis, "logits-held", title, detail, rows, saves)
+
+def report_share(
+    analysis: Analysis,
+    name: str,
+    words: str,
+    detail: str,
+    rows: pd.DataFrame,
+    where: str = "",
+    saves: int | None = None,
+) -> Finding:
+    """Return a finding about rows that states their share of the peak, and a line."""
+    title = f"{words}: {analysis.share_words(rows)}{in_brackets(where)}"
+    return report_rows(analysis, name, title, detail, rows, saves)
+
+
+def is_most(analysis: Analysis, rows: pd.DataFrame) -> bool:
+    """Say whether buffers are most of the peak, so that their form is its cause."""
+    total = int(rows["requested_bytes"].sum())
+    return total >= _MOST_OF_PEAK * analysis.peak.requested_bytes
 
 
 def report_rows(
@@ -798,11 +863,10 @@ def report_rows(
     detail: str,
     rows: pd.DataFrame,
     saves: int | None = None,
-    share: float = 1.0,
 ) -> Finding:
-    """Return a finding about rows; without ``saves``, it saves a share of each of them."""
+    """Return a finding about rows; without ``saves``, it saves them."""
     if saves is None:
-        saves = saved_without_rows(analysis, rows, share)
+        saves = saved_without_rows(analysis, rows)
 
     return Finding(
         id=name,
