@@ -266,6 +266,7 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             finding = finding or _find_expanded(analysis, row, tensors)
 
         sizes.add(row["requested_bytes"])
+        finding = finding or _find_diagonal(analysis, row, tensors)
         finding = finding or _find_reduced(analysis, row, tensors)
         finding = finding or _find_resized(analysis, row, tensors)
         if finding is not None:
@@ -716,38 +717,63 @@ def _find_reduced(
     row: dict[str, Any],
     tensors: Tensors,
 ) -> Finding | None:
-    """Return a finding about a product that all its readers add up, or need the diagonal of."""
+    """Return a finding about a batch of products that all its readers add up at once."""
     size = int(row["requested_bytes"])
     readers = tensors.readers_of(row["tensor"])
     known = [given for _, given in tensors.inputs_of(row["op"]) if given]
     sums = [tensors.size_of(f"{reader}:0")[1] or 0 for reader in readers]
-    kinds = tensors.types_of_readers(row["tensor"])
-    is_square = kinds == {_DIAGONAL}
+    is_product = row["op_type"] in _PRODUCTS
 
-    products = MATRICES if is_square else _PRODUCTS
-    if row["op_type"] not in products or not (is_square or kinds <= _SUMS):
+    if not is_product or not tensors.types_of_readers(row["tensor"]) <= _SUMS:
         return None
     if not sums or not known or size < TIMES * max(*known, *sums):
         return None
 
-    same = analysis.of_size(size)
-    is_gone = same["tensor"] == row["tensor"]
-    name = "reduced-at-once"
-    words = "for each example that is added up"
-    detail = (
-        "tf.matmul of a batch with a kernel of rank 2 computes the kernel's gradient for "
-        "each example, and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
-        "reshaped to two axes, computes the sum alone."
+    title = (
+        "A product for each example that is added up: "
+        f"{row['shape']} is made and added up at once"
     )
 
-    if is_square:
-        is_gone |= same["op_type"] == "MatrixDiagV3"
-        name = "diagonal-read"
-        words = "of which only the diagonal is read"
-        detail = "tf.reduce_sum(a * tf.transpose(b), -1) is the diagonal of a @ b."
+    return report_rows(
+        analysis,
+        "reduced-at-once",
+        _with_size_and_line(title, row, tensors),
+        "tf.matmul of a batch with a kernel of rank 2 computes the kernel's gradient for "
+        "each example, and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
+        "reshaped to two axes, computes the sum alone.",
+        analysis.rows[analysis.rows["tensor"] == row["tensor"]],
+    )
 
-    title = _with_size_and_line(f"A product {words}: {row['shape']}", row, tensors)
-    return report_rows(analysis, name, title, detail, same[is_gone])
+
+def _find_diagonal(
+    analysis: Analysis,
+    row: dict[str, Any],
+    tensors: Tensors,
+) -> Finding | None:
+    """Return a finding about a matrix of which only the diagonal is read.
+
+    Ops that write into its buffer may be in between.
+    """
+    size = int(row["requested_bytes"])
+    sharing = analysis.recording.sharing
+    given = [one for _, one in tensors.inputs_of(row["op"]) if one]
+    users = sharing.consumers(row["tensor"]) if sharing else ()
+    kinds = {
+        tensors.graph.ops[one].type for one in users if f"{one}:0" in tensors.allocated
+    }
+
+    if kinds != {_DIAGONAL} or size < TIMES * max(given, default=size):
+        return None
+
+    title = f"A matrix of which only the diagonal is read: {row['shape']}"
+    return report_rows(
+        analysis,
+        "diagonal-read",
+        _with_size_and_line(title, row, tensors),
+        "tf.reduce_sum(a * tf.transpose(b), -1) is the diagonal of a @ b. A covariance of "
+        "each point with itself needs no matrix: full_cov=False.",
+        analysis.of_size(size),
+    )
 
 
 def _find_resized(
