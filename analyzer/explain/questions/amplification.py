@@ -175,13 +175,16 @@ class Tensors:
             zip(rows["tensor"], pairs, strict=True)
         )
 
-    def size_of(self, tensor: str) -> tuple[str, int | None]:
-        """Return shape and bytes as the graph states them, else as they were last allocated."""
+    def size_of(self, tensor: str) -> tuple[str, int]:
+        """Return shape and bytes as the graph states them, else as they were last allocated.
+
+        The bytes are 0 if they are unknown.
+        """
         spec = self.graph.spec(tensor)
-        if spec is not None and spec.size_bytes is not None:
+        if spec is not None and spec.size_bytes:
             return spec.shape_text, spec.size_bytes
 
-        return self.allocated.get(tensor, ("", None))
+        return self.allocated.get(tensor, ("", 0))
 
     def is_reused(self, tensor: str) -> bool:
         """Say whether an op writes its result into a tensor's buffer, and needs another without it."""
@@ -191,9 +194,9 @@ class Tensors:
             for reader in self.graph.consumers.get(tensor, [])
         )
 
-    def inputs_of(self, op: str) -> list[tuple[str, int | None]]:
-        """Return shape and bytes of each tensor that an op reads."""
-        return [self.size_of(tensor) for tensor in self.graph.inputs_of(op)]
+    def sizes_read(self, op: str) -> list[int]:
+        """Return the bytes of each tensor that an op reads."""
+        return [self.size_of(tensor)[1] for tensor in self.graph.inputs_of(op)]
 
     def line_of(self, row: Mapping[str, Any]) -> str:
         """Return the line of an op; of a gradient the line of the op that it belongs to.
@@ -210,7 +213,7 @@ class Tensors:
 
         return str(row["source"])
 
-    def source_of(self, tensor: str) -> tuple[str, int | None]:
+    def source_of(self, tensor: str) -> tuple[str, int]:
         """Return shape and bytes of the tensor whose elements one of the forward pass repeats."""
         source = tensor
         maker = self.graph.maker_of(tensor)
@@ -561,7 +564,7 @@ def _pair_of(op: str, size: int, tensors: Tensors) -> tuple[str, ...]:
         return ()
 
     operands = [tensors.source_of(one) for one in tensors.graph.inputs_of(op)]
-    known = [size for _, size in operands if size is not None]
+    known = [size for _, size in operands if size]
     if len(operands) != 2 or len(known) != 2 or size < TIMES * max(known):
         return ()
     if size > known[0] * known[1]:  # a repeated scalar
@@ -628,9 +631,9 @@ def _find_expanded(
 
 def _bytes_given(maker: dict[str, Any], tensors: Tensors) -> int:
     """Return the bytes of the input that an op expands."""
-    inputs = [given for _, given in tensors.inputs_of(maker["op"])]
+    inputs = tensors.graph.inputs_of(maker["op"])
     inputs = inputs if maker["op_type"] == "OneHot" else inputs[:1]
-    return max(filter(None, inputs), default=0)
+    return max((tensors.size_of(one)[1] for one in inputs), default=0)
 
 
 def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
@@ -720,13 +723,13 @@ def _find_reduced(
     """Return a finding about a batch of products that all its readers add up at once."""
     size = int(row["requested_bytes"])
     readers = tensors.readers_of(row["tensor"])
-    known = [given for _, given in tensors.inputs_of(row["op"]) if given]
-    sums = [tensors.size_of(f"{reader}:0")[1] or 0 for reader in readers]
+    known = tensors.sizes_read(row["op"])
+    sums = [tensors.size_of(f"{reader}:0")[1] for reader in readers]
     is_product = row["op_type"] in _PRODUCTS
 
     if not is_product or not tensors.types_of_readers(row["tensor"]) <= _SUMS:
         return None
-    if not sums or not known or size < TIMES * max(*known, *sums):
+    if not sums or not any(known) or size < TIMES * max(*known, *sums):
         return None
 
     title = (
@@ -756,13 +759,13 @@ def _find_diagonal(
     """
     size = int(row["requested_bytes"])
     sharing = analysis.recording.sharing
-    given = [one for _, one in tensors.inputs_of(row["op"]) if one]
+    given = tensors.sizes_read(row["op"])
     users = sharing.consumers(row["tensor"]) if sharing else ()
     kinds = {
         tensors.graph.ops[one].type for one in users if f"{one}:0" in tensors.allocated
     }
 
-    if kinds != {_DIAGONAL} or size < TIMES * max(given, default=size):
+    if kinds != {_DIAGONAL} or size < TIMES * (max(given, default=0) or size):
         return None
 
     title = f"A matrix of which only the diagonal is read: {row['shape']}"
@@ -813,8 +816,8 @@ def _is_combined(row: dict[str, Any], tensors: Tensors) -> bool:
     if not readers or not tensors.types_of_readers(row["tensor"]) <= _ELEMENTWISE:
         return False
 
-    operands = [size for reader in readers for _, size in tensors.inputs_of(reader)]
-    large = [one for one in operands if one and one >= int(row["requested_bytes"])]
+    operands = [size for reader in readers for size in tensors.sizes_read(reader)]
+    large = [one for one in operands if one >= int(row["requested_bytes"])]
 
     return len(large) > len(readers)
 
@@ -829,7 +832,7 @@ def _find_logits(
     attention = {tensors.size_of(one)[1] for one in weights}
     large = large[~large["requested_bytes"].isin(attention)]
     losses = [op.name for op in tensors.graph.ops.values() if op.type in _FUSED]
-    fused = {given for loss in losses for _, given in tensors.inputs_of(loss)}
+    fused = {given for loss in losses for given in tensors.sizes_read(loss)}
 
     for size, rows in large.groupby("requested_bytes", observed=True):
         last = rows["shape"].astype(str).str.extract(r",(\d+)\]$", expand=False)

@@ -31,7 +31,7 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         at_peak = same[same.index.isin(alive.index)]
         ops = [op for op, layer in graph.layers.items() if layer == kernel["layer"]]
         flattened = [
-            tensors.inputs_of(maker.name)[0][0]
+            tensors.size_of(maker.inputs[0])[0]
             for op in ops
             for one in graph.inputs_of(op)
             if (maker := graph.maker_of(one)) and maker.type == "Reshape"
@@ -62,20 +62,18 @@ def find_attention(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report scores of each position with each that are far larger than values and results."""
     for op in filter(tensors.is_attention, tensors.graph.ops):
         shape, size = tensors.size_of(f"{op}:0")
-        same = analysis.of_size(size or 0)
+        same = analysis.of_size(size)
         at_peak = same[same.index.isin(analysis.alive.index)]
         sizes = [
-            given or 0
+            given
             for reader in tensors.readers_of(f"{op}:0")
-            for _, given in (
-                *tensors.inputs_of(reader),
-                tensors.size_of(f"{reader}:0"),
+            for given in (
+                *tensors.sizes_read(reader),
+                tensors.size_of(f"{reader}:0")[1],
             )
             if given != size
         ]
-        if (size or 0) < TIMES * max(sizes, default=0) or not is_most(
-            analysis, at_peak
-        ):
+        if size < TIMES * max(sizes, default=0) or not is_most(analysis, at_peak):
             continue
 
         where = tensors.line_of({"op": op, "source": ""})
@@ -101,7 +99,7 @@ def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     rows = analysis.rows
     ops = tensors.graph.ops.values()
     losses = [op.name for op in ops if op.type == "SoftmaxCrossEntropyWithLogits"]
-    sizes = {size for loss in losses for _, size in tensors.inputs_of(loss)}
+    sizes = {size for loss in losses for size in tensors.sizes_read(loss)}
     scratch = rows[rows["op"].isin(losses) & (rows["tensor"] == "")]
 
     inputs = rows[(rows["category"] == "input") & (rows["dies"] > analysis.first)]
@@ -170,7 +168,7 @@ def find_joined(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     joined = kept[kept["op_type"] == "ConcatV2"]
     inputs = {one for op in joined["op"] for one in tensors.graph.inputs_of(op)}
     parts = inputs - {*joined["tensor"]}
-    least = TIMES * sum(tensors.size_of(part)[1] or 0 for part in parts)
+    least = TIMES * sum(tensors.size_of(part)[1] for part in parts)
 
     # the results of a normalization and an activation have the same sizes
     same = kept[kept["requested_bytes"].isin(joined["requested_bytes"])]
