@@ -1,5 +1,6 @@
 """Layers whose form takes most of the peak, and results that nothing reads again."""
 
+import re
 from collections.abc import Iterator
 
 import pandas as pd
@@ -17,6 +18,7 @@ from analyzer.model.recording.records import Finding
 _OF_WORDS = r"^\[\d+,\d+,(\d{4,})\]$"  # shape of sequences of one-hot vectors
 _IMAGE_RANK = 4
 _RESULTS = 8
+_PRODUCT = "Conv|MatMul|Einsum"  # in the type of an op
 _LEFT = 0.25  # share of the scores with pooled keys
 
 
@@ -170,8 +172,19 @@ def find_joined(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     parts = inputs - {*joined["tensor"]}
     least = TIMES * sum(tensors.size_of(part)[1] for part in parts)
 
-    # the results of a normalization and an activation have the same sizes
-    same = kept[kept["requested_bytes"].isin(joined["requested_bytes"])]
+    # results of a normalization and an activation, perhaps in one buffer
+    ops = [*joined["op"]]
+    for op in ops:
+        sizes = 0, tensors.size_of(f"{op}:0")[1]
+        ops += [
+            reader
+            for reader in tensors.readers_of(f"{op}:0")
+            if reader not in ops
+            and tensors.size_of(f"{reader}:0")[1] in sizes
+            and not re.search(_PRODUCT, tensors.graph.ops[reader].type)
+        ]
+
+    same = kept[kept["op"].isin(ops)]
     if not 0 < least <= joined["requested_bytes"].sum() or not is_most(analysis, same):
         return
 
