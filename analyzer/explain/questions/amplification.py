@@ -276,7 +276,7 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
             yield finding
 
-    yield from _find_logits(analysis, large, tensors)
+    yield from _find_logits(analysis, find_large(analysis), tensors)
 
 
 def find_large(analysis: Analysis) -> pd.DataFrame:
@@ -830,9 +830,14 @@ def _find_logits(
     """Report numbers for each class of a large vocabulary that are held several times at the peak."""
     weights = [f"{name}:0" for name in tensors.graph.ops if tensors.is_attention(name)]
     attention = {tensors.size_of(one)[1] for one in weights}
-    large = large[~large["requested_bytes"].isin(attention)]
     losses = [op.name for op in tensors.graph.ops.values() if op.type in _FUSED]
     fused = {given for loss in losses for given in tensors.sizes_read(loss)}
+
+    # a fused loss needs scratch memory in any case
+    sizes = large["requested_bytes"]
+    is_scratch = sizes.isin(fused) & (large["tensor"] == "")
+    is_other = sizes.isin(attention) | (large["category"] == "input")
+    large = large[~is_scratch & ~is_other]
 
     for size, rows in large.groupby("requested_bytes", observed=True):
         last = rows["shape"].astype(str).str.extract(r",(\d+)\]$", expand=False)
