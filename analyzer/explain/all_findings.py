@@ -32,7 +32,8 @@ _CAUSES = (
     *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
     *("input-resized", "vectorized-loop"),
-    *("wide-kernel", "sigmoids-kept", "class-targets", "results-kept"),
+    *("wide-kernel", "sigmoids-kept", "results-kept"),
+    *("joined-again", "metric-state", "one-hot", "diagonal-read"),
 )
 
 _AHEAD = 1.5
@@ -48,6 +49,7 @@ _OF_A_STEP = (
     peak_tensors.find_batch_tensors,
     peak_tensors.find_growth,
     peak_tensors.find_workspaces,
+    peak_tensors.find_metrics,
     peak_tensors.find_state,
 )
 
@@ -56,7 +58,8 @@ _OF_A_GRAPH = (
     layers.find_wide_kernel,
     layers.find_attention,
     layers.find_sigmoids,
-    layers.find_targets,
+    layers.find_one_hot,
+    layers.find_joined,
 )
 
 

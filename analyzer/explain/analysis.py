@@ -117,6 +117,10 @@ class Analysis:
         """The bytes from which on tensors of one kind are reported: 1 MiB and 5 % of the peak."""
         return max(1 << 20, int(_LEAST_RATIO * self.peak.requested_bytes))
 
+    def of_size(self, size_bytes: int) -> pd.DataFrame:
+        """Return the buffers of a requested size."""
+        return self.rows[self.rows["requested_bytes"] == size_bytes]
+
     def share_words(self, rows: pd.DataFrame) -> str:
         """Return the bytes of buffers, and their share of the peak, as text."""
         total = int(rows["requested_bytes"].sum())

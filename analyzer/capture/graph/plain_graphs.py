@@ -1,6 +1,7 @@
 """Convert TensorFlow's graphs, traced or executed, to plain ops."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ _MAX_TEXT = 256
 _CALLERS = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 )
+
+# part of the name of an op that Grappler rewrites (``OptimizedNodeName`` in ``graph_optimizer_stage.h``)
+_REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_")
 
 # Attributes beginning with an underscore that matter for memory.
 _PRIVATE_ATTRIBUTES = frozenset({"_handle_dtypes", "_handle_shapes", "_XlaMustCompile"})
@@ -53,7 +57,7 @@ def read_executed_ops(
             outputs=_get_outputs(node, find_inlined(node.name, traced) or ()),
             device=node.device,
             attrs=attrs,
-            source=find_inlined(node.name, sources) or "",
+            source=find_inlined(_REWRITTEN.sub("", node.name), sources) or "",
         )
 
         ops.append(op)

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import (
     Function,
+    framework_ops,
     keras_trainer,
     profiler_v2,
 )
@@ -73,6 +74,9 @@ class Hooks:
             first=True,
         )
 
+        raising = "raise_from_not_ok_status"
+        self._report(framework_ops, raising, self._note_op, first=True)
+
         if has_tapes:
             tape = tf.GradientTape
             self._report(tape, "__init__", self._note_tape)
@@ -84,6 +88,13 @@ class Hooks:
         """Release the profiler, because the program starts its own profile and only one can run."""
         if self._watcher.trace.suspend():
             self._watcher.interrupt_trace()
+
+    def _note_op(self, _: Any, args: Arguments, __: FrameType | None) -> None:
+        """Note an eager op that finds no memory, as Keras reports no errors to callbacks."""
+        status = args[0]
+        if status.code == tf.errors.RESOURCE_EXHAUSTED:
+            error = tf.errors.ResourceExhaustedError(None, None, status.message)
+            self._watcher.note_failure(error)
 
     def _note_tape(
         self,

@@ -36,7 +36,9 @@ _FLOAT_BYTES = 4  # bytes of a float32; comparisons take one for each
 _WIDTHS = (4, 8)  # bytes of a number in an eager step
 _MANY_CLASSES = 4096
 _COPIES_OF_LOGITS = 3
+_MOST_OF_PEAK = 0.5
 _CHUNKS = 8
+_SMALL = 64  # smaller parts of a buffer to report do not matter
 _SUMMANDS = 3
 _SUMMED_EAGERLY = 2  # the sum so far and the next gradient
 
@@ -64,10 +66,11 @@ _ELEMENTWISE = frozenset(
 )
 _PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
-_VENDOR = re.compile("^_Mkl(Native)?")
+_VENDOR = re.compile("^_(Mkl(Native)?)?(Fused(?=MatMul))?")
 _SELECTIONS = ("Select", "SelectV2")
 _SUMS = frozenset({"Sum", "Mean", "Max", "Min"})
 
+_DIAGONAL = "MatrixDiagPartV3"
 _PATCHES = "ExtractImagePatches"
 _LATE = "UnsortedSegmentSum"  # of a lookup's gradient that another gradient reads
 
@@ -126,6 +129,11 @@ _EXPANDING = {
 }
 _COPYING = ("OneHot", "Tile", "BroadcastTo", "Cast")
 _LOOKUPS = ("GatherV2", "ResourceGather")
+_WITH_GRADIENT = (*MATRICES, *_LOOKUPS)  # whose gradients are new tensors
+_REPEATED = (
+    "tf.repeat with counts pads each row to the largest count. Look the rows up: "
+    "tf.gather(x, tf.repeat(tf.range(n), counts))."
+)
 
 # unneeded if a product reads them
 _FOR_PRODUCTS = ("MatrixDiagV3", "SparseToDense", _PATCHES, *_LOOKUPS)
@@ -167,13 +175,16 @@ class Tensors:
             zip(rows["tensor"], pairs, strict=True)
         )
 
-    def size_of(self, tensor: str) -> tuple[str, int | None]:
-        """Return shape and bytes as the graph states them, else as they were last allocated."""
+    def size_of(self, tensor: str) -> tuple[str, int]:
+        """Return shape and bytes as the graph states them, else as they were last allocated.
+
+        The bytes are 0 if they are unknown.
+        """
         spec = self.graph.spec(tensor)
-        if spec is not None and spec.size_bytes is not None:
+        if spec is not None and spec.size_bytes:
             return spec.shape_text, spec.size_bytes
 
-        return self.allocated.get(tensor, ("", None))
+        return self.allocated.get(tensor, ("", 0))
 
     def is_reused(self, tensor: str) -> bool:
         """Say whether an op writes its result into a tensor's buffer, and needs another without it."""
@@ -183,9 +194,9 @@ class Tensors:
             for reader in self.graph.consumers.get(tensor, [])
         )
 
-    def inputs_of(self, op: str) -> list[tuple[str, int | None]]:
-        """Return shape and bytes of each tensor that an op reads."""
-        return [self.size_of(tensor) for tensor in self.graph.inputs_of(op)]
+    def sizes_read(self, op: str) -> list[int]:
+        """Return the bytes of each tensor that an op reads."""
+        return [self.size_of(tensor)[1] for tensor in self.graph.inputs_of(op)]
 
     def line_of(self, row: Mapping[str, Any]) -> str:
         """Return the line of an op; of a gradient the line of the op that it belongs to.
@@ -202,7 +213,7 @@ class Tensors:
 
         return str(row["source"])
 
-    def source_of(self, tensor: str) -> tuple[str, int | None]:
+    def source_of(self, tensor: str) -> tuple[str, int]:
         """Return shape and bytes of the tensor whose elements one of the forward pass repeats."""
         source = tensor
         maker = self.graph.maker_of(tensor)
@@ -244,23 +255,28 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     is_looped = large["op"].str.contains(_LOOPED, regex=False)
     yield from _find_vectorized(analysis, large[is_looped])
 
+    sizes: set[int] = set()
+
     for row in large[~is_looped].to_dict("records"):
         row["shape"] = row["shape"] or tensors.size_of(row["tensor"])[0]
         shape = str(row["shape"])
         if shape in reported or row["tensor"] in reported:
             continue
 
-        finding = (
-            _find_pairs(analysis, row, tensors)
-            or _find_expanded(analysis, row, tensors)
-            or _find_reduced(analysis, row, tensors)
-            or _find_resized(analysis, row, tensors)
-        )
+        finding = None
+        if row["requested_bytes"] not in sizes:  # both look at all buffers of a size
+            finding = _find_pairs(analysis, row, tensors)
+            finding = finding or _find_expanded(analysis, row, tensors)
+
+        sizes.add(row["requested_bytes"])
+        finding = finding or _find_diagonal(analysis, row, tensors)
+        finding = finding or _find_reduced(analysis, row, tensors)
+        finding = finding or _find_resized(analysis, row, tensors)
         if finding is not None:
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
             yield finding
 
-    yield from _find_logits(analysis, large, tensors)
+    yield from _find_logits(analysis, find_large(analysis), tensors)
 
 
 def find_large(analysis: Analysis) -> pd.DataFrame:
@@ -270,7 +286,13 @@ def find_large(analysis: Analysis) -> pd.DataFrame:
 
 
 def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tensors]:
-    """Return both with oneDNN's ops under TensorFlow's types: ``_MklMatMul`` is a ``MatMul``."""
+    """Return both with oneDNN's ops under TensorFlow's types: ``_MklMatMul`` is a ``MatMul``.
+
+    The analysis lacks buffers that are too small for the questions.
+    """
+    tensors = Tensors(analysis, graph)
+    is_seen = analysis.rows["requested_bytes"] * _SMALL >= analysis.least_bytes
+    analysis = replace(analysis, rows=analysis.rows[is_seen])
     ops = {
         name: replace(op, type=_VENDOR.sub("", op.type))
         for name, op in graph.ops.items()
@@ -286,9 +308,9 @@ def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tenso
             for table in (analysis.rows, analysis.alive)
         )
         analysis = replace(analysis, rows=rows, alive=alive)
-        graph = replace(graph, ops={**graph.ops, **ops})
+        tensors.graph = replace(graph, ops={**graph.ops, **ops})
 
-    return analysis, Tensors(analysis, graph)
+    return analysis, tensors
 
 
 def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
@@ -328,10 +350,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     watch = analysis.recording.watch
     usual = "" if watch is None else watch.where
     where = next(filter(None, kept["source"]), usual)
-    title = (
-        f"A GradientTape keeps {len(kept):,} results that no wanted gradient needs: "
-        f"{analysis.share_words(kept)}{in_brackets(where)}"
-    )
+    words = f"A GradientTape keeps {len(kept):,} results that no wanted gradient needs"
 
     detail = (
         "A tape keeps the operands of each op that it records, also of those before "
@@ -342,7 +361,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
 
     saves = _saved_after_use(analysis, kept, forward, others)
 
-    yield report_rows(analysis, "kept-by-tape", title, detail, kept, saves)
+    yield report_share(analysis, "kept-by-tape", words, detail, kept, where, saves)
 
 
 _OF_BACKWARD = (PASSED_GRADIENT_ROLE, "backward temporary")
@@ -410,11 +429,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
 
         where = source or next(filter(None, alive["source"]), "")
         shapes = " and ".join(equal["shape"].astype(str).unique()[:2])
-        title = (
-            f"{len(equal)} gradients of {shapes} wait to be added up: "
-            f"{analysis.share_words(equal)}{in_brackets(str(where))}"
-        )
-
+        words = f"{len(equal)} gradients of {shapes} wait to be added up"
         detail = (
             "One weight or tensor is used several times in one step, as in an unrolled "
             "Python loop, and each use has a gradient of its own. Stack the inputs and "
@@ -422,7 +437,9 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
             "gradient adds up trip by trip."
         )
 
-        yield report_rows(analysis, "waits-for-sum", title, detail, equal, saves)
+        yield report_share(
+            analysis, "waits-for-sum", words, detail, equal, str(where), saves
+        )
 
 
 def _eager_sums(rows: pd.DataFrame, alive: pd.DataFrame) -> list[str]:
@@ -455,8 +472,7 @@ def _find_pairs(
 ) -> Finding | None:
     """Return a finding about tensors whose first op pairs the elements of two operands."""
     size = int(row["requested_bytes"])
-    has_size = analysis.rows["requested_bytes"] == size
-    same = analysis.rows[has_size]
+    same = analysis.of_size(size)
     is_product = same["op_type"].isin(MATRICES) & (same["category"] != "gradient")
     if is_product.any():  # it needs that size anyway
         return None
@@ -476,9 +492,9 @@ def _find_pairs(
 
     made = tensors.size_of(f"{op}:0")[0] or str(row["shape"])
     where = tensors.line_of({"source": row["source"], "op": op})
-    is_compared = analysis.rows["requested_bytes"] * _FLOAT_BYTES == size
-    is_compared &= analysis.rows["op_type"].isin([*_ELEMENTWISE, *_COPYING])
-    same = analysis.rows[has_size | is_compared]
+    compared = analysis.of_size(size // _FLOAT_BYTES)
+    is_compared = compared["op_type"].isin([*_ELEMENTWISE, *_COPYING])
+    same = pd.concat([same, compared[is_compared]])
 
     return _report_pairs(analysis, pair, made, where, same)
 
@@ -501,7 +517,7 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
 
         if found and size > before["requested_bytes"].max():
             n = found[0]
-            same = rows[rows["requested_bytes"] == size]
+            same = analysis.of_size(size)
             pair = (f"[{n}]", f"[{n},1]")
             yield _report_pairs(analysis, pair, f"[{n},{n}]", row["source"], same)
             return
@@ -548,7 +564,7 @@ def _pair_of(op: str, size: int, tensors: Tensors) -> tuple[str, ...]:
         return ()
 
     operands = [tensors.source_of(one) for one in tensors.graph.inputs_of(op)]
-    known = [size for _, size in operands if size is not None]
+    known = [size for _, size in operands if size]
     if len(operands) != 2 or len(known) != 2 or size < TIMES * max(known):
         return ()
     if size > known[0] * known[1]:  # a repeated scalar
@@ -564,41 +580,60 @@ def _find_expanded(
 ) -> Finding | None:
     """Return a finding about a tensor that repeats, widens or spreads a much smaller one."""
     size = int(row["requested_bytes"])
-    same = analysis.rows[analysis.rows["requested_bytes"] == size]
-    computed = same[same["category"] == "activation"].to_dict("records")
+    same = analysis.of_size(size)
+    computed = same[same["category"] == "activation"]
     is_late = (same["op_type"] == _LATE) & (same["variable"] != "").any()
-    is_late &= bool(computed)
     is_made = same["op_type"].isin({*_EXPANDING} - {_LATE})
-    is_made = is_late | (is_made & (same["category"] != "gradient"))
+    is_made = (is_late & (len(computed) > 0)) | (
+        is_made & (same["category"] != "gradient")
+    )
+    if not is_made.any():
+        return None
 
-    for maker in same[is_made].drop_duplicates("op").to_dict("records"):
-        kind = maker["op_type"]
-        inputs = [given for _, given in tensors.inputs_of(maker["op"])]
-        given = max(filter(None, inputs if kind == "OneHot" else inputs[:1]), default=0)
-        if size < TIMES * given or not _is_avoidable(maker, tensors):
-            continue
+    makers = [
+        maker
+        for maker in same[is_made].drop_duplicates("op").to_dict("records")
+        if size >= TIMES * _bytes_given(maker, tensors)
+        and _is_avoidable(maker, tensors)
+    ]
+    if not makers:
+        return None
 
-        gone = _rows_without(same, maker, tensors)
-        made = tensors.size_of(maker["tensor"])[0] or "A tensor"
+    maker = makers[0]
+    kind = maker["op_type"]
+    given = _bytes_given(maker, tensors)
+    gone = same[
+        same.index.isin(
+            [row for one in makers for row in _rows_without(same, one, tensors)]
+        )
+    ]
+    made = tensors.size_of(maker["tensor"])[0] or "A tensor"
 
-        what, detail = _EXPANDING[kind]
-        title = f"{made} is {what}"
-        if given and kind != "OneHot":
-            title += f", {size // given} times as large as its input"
+    what, detail = _EXPANDING[kind]
+    title = f"{made} is {what}"
+    if given and kind != "OneHot":
+        title += f", {size // given} times as large as its input"
 
-        if kind == "OneHot":  # a loss of class numbers needs no scratch memory
-            is_scratch = analysis.rows["op"] == row["waits_for"]
-            is_scratch &= analysis.rows["tensor"] == ""
-            gone = pd.concat([gone, analysis.rows[is_scratch]])
+    if kind == "Tile" and "GatherV2" in tensors.types_of_readers(maker["tensor"]):
+        detail = _REPEATED
+    if kind == "OneHot":  # a loss of class numbers needs no scratch memory
+        is_scratch = analysis.rows["op"] == row["waits_for"]
+        is_scratch &= analysis.rows["tensor"] == ""
+        gone = pd.concat([gone, analysis.rows[is_scratch]])
 
-        place = computed[0] if kind == _LATE else maker
-        title = _with_size_and_line(title, place, tensors)
-        finding = report_rows(analysis, "small-copied", title, detail, gone)
-        if kind == _PATCHES and analysis.recording.device.kind == "gpu":
-            finding = replace(finding, saves_bytes=None)
-        return finding
+    place = computed.iloc[0].to_dict() if kind == _LATE else maker
+    title = _with_size_and_line(title, place, tensors)
+    finding = report_rows(analysis, "small-copied", title, detail, gone)
+    if kind == _PATCHES and analysis.recording.device.kind == "gpu":
+        finding = replace(finding, saves_bytes=None)
+    return finding
 
-    return None
+
+def _bytes_given(maker: dict[str, Any], tensors: Tensors) -> int:
+    """Return the bytes of the input that an op expands."""
+    inputs = tensors.graph.inputs_of(maker["op"])
+    inputs = inputs if maker["op_type"] == "OneHot" else inputs[:1]
+    return max((tensors.size_of(one)[1] for one in inputs), default=0)
 
 
 def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
@@ -606,11 +641,12 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
     kind = maker["op_type"]
     readers = tensors.types_of_readers(maker["tensor"])
 
+    if (_OF_GRADIENTS in maker["op"]) != (kind == _LATE):  # not the program's own op
+        return False
     if kind == _LATE:
-        return _OF_GRADIENTS in maker["op"]
+        return True
     if kind == "Const":
         is_named = re.search(_OF_ONE_NUMBER, maker["op"]) is not None
-        is_named &= _OF_GRADIENTS not in maker["op"]
         return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
     if kind == "Cast":
         return _is_combined(maker, tensors)
@@ -626,21 +662,23 @@ def _rows_without(
     same: pd.DataFrame,
     maker: dict[str, Any],
     tensors: Tensors,
-) -> pd.DataFrame:
+) -> "pd.Index[int]":
     """Return the buffers that a step without an expanded tensor does not need, of its size.
 
-    A product makes a gradient for it. An elementwise op may write into its buffer, and then needs
-    another without it.
+    A product or a lookup makes a gradient for it. An elementwise op may write into its buffer, and then
+    needs another without it.
     """
+    readers = tensors.readers_of(maker["tensor"])
     is_gone = same["op"] == maker["op"]
+    is_gone |= same["op"].isin(readers) & (same["op_type"] == "Transpose")
     if maker["op_type"] == _LATE:
         is_gone = same["variable"] == ""
-    elif not tensors.types_of_readers(maker["tensor"]).isdisjoint(MATRICES):
+    elif not tensors.types_of_readers(maker["tensor"]).isdisjoint(_WITH_GRADIENT):
         is_gone |= same["category"] == "gradient"
     elif tensors.is_reused(maker["tensor"]):
         is_gone &= False
 
-    return same[is_gone]
+    return same.index[is_gone]
 
 
 def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
@@ -656,12 +694,9 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
     if large.empty or large["requested_bytes"].max() < TIMES * outside:
         return
 
-    title = (
-        "A vectorized loop (tape.jacobian, tf.vectorized_map) makes all trips at once: "
-        f"{analysis.share_words(alive[is_looped])}"
-        f"{in_brackets(str(large['source'].iloc[0]))}"
+    words = (
+        "A vectorized loop (tape.jacobian, tf.vectorized_map) makes all trips at once"
     )
-
     detail = (
         "tape.jacobian computes the gradients of all outputs together, of each example "
         "with respect to all examples. tape.batch_jacobian leaves other examples out; "
@@ -669,7 +704,15 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
         "tf.vectorized_map. The saving is without the memory of a trip."
     )
 
-    yield report_rows(analysis, "vectorized-loop", title, detail, looped)
+    yield report_share(
+        analysis,
+        "vectorized-loop",
+        words,
+        detail,
+        alive[is_looped],
+        large["source"].iloc[0],
+        saved_without_rows(analysis, looped),
+    )
 
 
 def _find_reduced(
@@ -680,13 +723,13 @@ def _find_reduced(
     """Return a finding about a batch of products that all its readers add up at once."""
     size = int(row["requested_bytes"])
     readers = tensors.readers_of(row["tensor"])
-    known = [given for _, given in tensors.inputs_of(row["op"]) if given]
-    sums = [tensors.size_of(f"{reader}:0")[1] or 0 for reader in readers]
+    known = tensors.sizes_read(row["op"])
+    sums = [tensors.size_of(f"{reader}:0")[1] for reader in readers]
     is_product = row["op_type"] in _PRODUCTS
 
     if not is_product or not tensors.types_of_readers(row["tensor"]) <= _SUMS:
         return None
-    if not sums or not known or size < TIMES * max(*known, *sums):
+    if not sums or not any(known) or size < TIMES * max(*known, *sums):
         return None
 
     title = (
@@ -702,6 +745,37 @@ def _find_reduced(
         "each example, and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
         "reshaped to two axes, computes the sum alone.",
         analysis.rows[analysis.rows["tensor"] == row["tensor"]],
+    )
+
+
+def _find_diagonal(
+    analysis: Analysis,
+    row: dict[str, Any],
+    tensors: Tensors,
+) -> Finding | None:
+    """Return a finding about a matrix of which only the diagonal is read.
+
+    Ops that write into its buffer may be in between.
+    """
+    size = int(row["requested_bytes"])
+    sharing = analysis.recording.sharing
+    given = tensors.sizes_read(row["op"])
+    users = sharing.consumers(row["tensor"]) if sharing else ()
+    kinds = {
+        tensors.graph.ops[one].type for one in users if f"{one}:0" in tensors.allocated
+    }
+
+    if kinds != {_DIAGONAL} or size < TIMES * (max(given, default=0) or size):
+        return None
+
+    title = f"A matrix of which only the diagonal is read: {row['shape']}"
+    return report_rows(
+        analysis,
+        "diagonal-read",
+        _with_size_and_line(title, row, tensors),
+        "tf.reduce_sum(a * tf.transpose(b), -1) is the diagonal of a @ b. A covariance of "
+        "each point with itself needs no matrix: full_cov=False.",
+        analysis.of_size(size),
     )
 
 
@@ -742,8 +816,8 @@ def _is_combined(row: dict[str, Any], tensors: Tensors) -> bool:
     if not readers or not tensors.types_of_readers(row["tensor"]) <= _ELEMENTWISE:
         return False
 
-    operands = [size for reader in readers for _, size in tensors.inputs_of(reader)]
-    large = [one for one in operands if one and one >= int(row["requested_bytes"])]
+    operands = [size for reader in readers for size in tensors.sizes_read(reader)]
+    large = [one for one in operands if one >= int(row["requested_bytes"])]
 
     return len(large) > len(readers)
 
@@ -756,7 +830,14 @@ def _find_logits(
     """Report numbers for each class of a large vocabulary that are held several times at the peak."""
     weights = [f"{name}:0" for name in tensors.graph.ops if tensors.is_attention(name)]
     attention = {tensors.size_of(one)[1] for one in weights}
-    large = large[~large["requested_bytes"].isin(attention)]
+    losses = [op.name for op in tensors.graph.ops.values() if op.type in _FUSED]
+    fused = {given for loss in losses for given in tensors.sizes_read(loss)}
+
+    # a fused loss needs scratch memory in any case
+    sizes = large["requested_bytes"]
+    is_scratch = sizes.isin(fused) & (large["tensor"] == "")
+    is_other = sizes.isin(attention) | (large["category"] == "input")
+    large = large[~is_scratch & ~is_other]
 
     for size, rows in large.groupby("requested_bytes", observed=True):
         last = rows["shape"].astype(str).str.extract(r",(\d+)\]$", expand=False)
@@ -764,31 +845,49 @@ def _find_logits(
         is_scored = rows["op_type"].isin(_LOGITS).any()
         is_wide = classes >= _MANY_CLASSES
 
-        if not is_wide or not is_scored or len(rows) < _COPIES_OF_LOGITS:
+        is_held = len(rows) >= _COPIES_OF_LOGITS or is_most(analysis, rows)
+        if not is_wide or not is_scored or not is_held:
             continue
 
-        title = (
-            f"{len(rows)} tensors with one number for each of {classes:,} classes: "
-            f"{analysis.share_words(rows)}{in_brackets(max(rows['source']))}"
-        )
-
-        left = 1 / len(rows)
+        words = f"Tensors with one number for each of {classes:,} classes"
+        same = analysis.of_size(size)
+        longest = (rows["dies"] - rows["born"]).idxmax()
+        saves = saved_without_rows(analysis, same.drop(longest))
         detail = (
             "Use a loss from logits (SparseCategoricalCrossentropy(from_logits=True), "
             "tf.nn.sparse_softmax_cross_entropy_with_logits), which has one op for them."
         )
 
-        if rows["op_type"].isin(_FUSED).any():
-            left = 1 / _CHUNKS
+        if size in fused:
+            saves = saved_without_rows(analysis, same, 1 - 1 / _CHUNKS)
             detail = (
-                "Compute the loss for parts of the positions inside tf.recompute_grad. "
-                f"The saving is that of {_CHUNKS} parts."
+                "Compute the loss for parts of the positions inside tf.recompute_grad, "
+                "or for some of the classes (tf.nn.sampled_softmax_loss). The saving is "
+                f"that of {_CHUNKS} parts."
             )
 
-        same = analysis.rows[analysis.rows["requested_bytes"] == size]
-        saves = saved_without_rows(analysis, same, 1 - left)
+        where = max(rows["source"])
+        yield report_share(analysis, "logits-held", words, detail, rows, where, saves)
 
-        yield report_rows(analysis, "logits-held", title, detail, rows, saves)
+
+def report_share(
+    analysis: Analysis,
+    name: str,
+    words: str,
+    detail: str,
+    rows: pd.DataFrame,
+    where: str = "",
+    saves: int | None = None,
+) -> Finding:
+    """Return a finding about rows that states their share of the peak, and a line."""
+    title = f"{words}: {analysis.share_words(rows)}{in_brackets(where)}"
+    return report_rows(analysis, name, title, detail, rows, saves)
+
+
+def is_most(analysis: Analysis, rows: pd.DataFrame) -> bool:
+    """Say whether buffers are most of the peak, so that their form is its cause."""
+    total = int(rows["requested_bytes"].sum())
+    return total >= _MOST_OF_PEAK * analysis.peak.requested_bytes
 
 
 def report_rows(
@@ -798,11 +897,10 @@ def report_rows(
     detail: str,
     rows: pd.DataFrame,
     saves: int | None = None,
-    share: float = 1.0,
 ) -> Finding:
-    """Return a finding about rows; without ``saves``, it saves a share of each of them."""
+    """Return a finding about rows; without ``saves``, it saves them."""
     if saves is None:
-        saves = saved_without_rows(analysis, rows, share)
+        saves = saved_without_rows(analysis, rows)
 
     return Finding(
         id=name,

@@ -1,22 +1,24 @@
 """Layers whose form takes most of the peak, and results that nothing reads again."""
 
+import re
 from collections.abc import Iterator
 
 import pandas as pd
 
-from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import in_brackets
+from analyzer.explain.analysis import Analysis, saved_without_rows
+from analyzer.explain.buffer_words import is_retained
 from analyzer.explain.questions.amplification import (
     TIMES,
     Tensors,
-    report_rows,
+    is_most,
+    report_share,
 )
 from analyzer.model.recording.records import Finding
 
-_MOST_OF_PEAK = 0.5  # share of the peak from which on a form is its cause
-_LEAST_BYTES = 1 << 20
+_OF_WORDS = r"^\[\d+,\d+,(\d{4,})\]$"  # shape of sequences of one-hot vectors
 _IMAGE_RANK = 4
 _RESULTS = 8
+_PRODUCT = "Conv|MatMul|Einsum"  # in the type of an op
 _LEFT = 0.25  # share of the scores with pooled keys
 
 
@@ -27,27 +29,34 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     kernels = alive[alive["variable"] != ""].nlargest(1, "requested_bytes")
 
     for kernel in kernels.to_dict("records"):
-        same, at_peak = _rows_of_size(analysis, kernel["requested_bytes"])
+        same = analysis.of_size(kernel["requested_bytes"])
+        at_peak = same[same.index.isin(alive.index)]
         ops = [op for op, layer in graph.layers.items() if layer == kernel["layer"]]
-        makers = [graph.maker_of(one) for op in ops for one in graph.inputs_of(op)]
         flattened = [
-            tensors.inputs_of(maker.name)[0][0]
-            for maker in makers
-            if maker and maker.type == "Reshape"
+            tensors.size_of(maker.inputs[0])[0]
+            for op in ops
+            for one in graph.inputs_of(op)
+            if (maker := graph.maker_of(one)) and maker.type == "Reshape"
         ]
-        images = [one for one in flattened if one.count(",") >= _IMAGE_RANK - 1]
-        if not images or not _is_most(analysis, at_peak):
+        inputs = {*analysis.rows.loc[analysis.rows["category"] == "input", "shape"]}
+        images = [
+            one
+            for one in flattened
+            if one.count(",") >= _IMAGE_RANK - 1 and one not in inputs
+        ]
+        if not images or not is_most(analysis, at_peak):
             return
 
-        yield report_rows(
+        yield report_share(
             analysis,
             "wide-kernel",
             f"{kernel['variable']} {kernel['shape']} with its gradient and its "
-            f"optimizer's tensors: {analysis.share_words(at_peak)}",
+            "optimizer's tensors",
             f"Flatten gives the layer all numbers of {images[0]}. Pool first, with "
             "GlobalAveragePooling2D() in its place or further MaxPooling2D(). The "
             "saving is that without this kernel.",
-            same,
+            at_peak,
+            saves=saved_without_rows(analysis, same),
         )
 
 
@@ -55,57 +64,71 @@ def find_attention(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report scores of each position with each that are far larger than values and results."""
     for op in filter(tensors.is_attention, tensors.graph.ops):
         shape, size = tensors.size_of(f"{op}:0")
-        same, at_peak = _rows_of_size(analysis, size or 0)
+        same = analysis.of_size(size)
+        at_peak = same[same.index.isin(analysis.alive.index)]
         sizes = [
-            given or 0
+            given
             for reader in tensors.readers_of(f"{op}:0")
-            for _, given in (
-                *tensors.inputs_of(reader),
-                tensors.size_of(f"{reader}:0"),
+            for given in (
+                *tensors.sizes_read(reader),
+                tensors.size_of(f"{reader}:0")[1],
             )
             if given != size
         ]
-        if (size or 0) < TIMES * max(sizes, default=0) or not _is_most(
-            analysis, at_peak
-        ):
+        if size < TIMES * max(sizes, default=0) or not is_most(analysis, at_peak):
             continue
 
         where = tensors.line_of({"op": op, "source": ""})
-        yield report_rows(
+        yield report_share(
             analysis,
             "attention-scores",
-            f"Attention of each position with each: scores {shape} take "
-            f"{analysis.share_words(at_peak)}{in_brackets(where)}",
+            f"Attention of each position with each has scores {shape}",
             "They grow with the square of the positions. Pool the keys and values of an "
             "image, attend within windows, or compute the scores for blocks of queries "
             "inside tf.recompute_grad. The saving is that of a quarter of the scores.",
-            same,
-            share=1 - _LEFT,
+            at_peak,
+            where,
+            saved_without_rows(analysis, same, 1 - _LEFT),
         )
         return
 
 
-def find_targets(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report inputs of the size of the logits that a cross entropy compares them with."""
-    inputs = analysis.alive[analysis.alive["category"] == "input"]
+def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
+    """Report inputs with a number for each class.
+
+    They are targets of a cross entropy, or sequences that a kernel with as many rows multiplies.
+    """
+    rows = analysis.rows
     ops = tensors.graph.ops.values()
     losses = [op.name for op in ops if op.type == "SoftmaxCrossEntropyWithLogits"]
-    sizes = {size for loss in losses for _, size in tensors.inputs_of(loss)}
-    targets = inputs[inputs["requested_bytes"].isin(sizes)]
-    if targets["requested_bytes"].sum() < _LEAST_BYTES:
-        return
-
-    rows = analysis.rows
+    sizes = {size for loss in losses for size in tensors.sizes_read(loss)}
     scratch = rows[rows["op"].isin(losses) & (rows["tensor"] == "")]
 
-    yield report_rows(
+    inputs = rows[(rows["category"] == "input") & (rows["dies"] > analysis.first)]
+    targets = inputs[inputs["requested_bytes"].isin(sizes)]
+    shapes = rows["shape"].astype(str)
+    kernels = shapes[rows["variable"] != ""]
+    others = shapes[inputs.index.difference(targets.index)]
+
+    for classes in others.str.extract(_OF_WORDS, expand=False).dropna().unique():
+        if kernels.str.startswith(f"[{classes},").any():
+            is_word = shapes.str.endswith(f",{classes}]") & ~shapes.isin(kernels)
+            is_word &= rows["category"] != "gradient"
+            targets = pd.concat([targets, rows[is_word]])
+
+    at_peak = targets[targets.index.isin(analysis.alive.index)]
+    if at_peak["requested_bytes"].sum() < analysis.least_bytes:
+        return
+
+    yield report_share(
         analysis,
-        "class-targets",
-        f"Targets {targets['shape'].iloc[0]} have one number for each class: "
-        f"{analysis.share_words(targets)}",
-        "If they are one-hot, give SparseCategoricalCrossentropy the class numbers. The "
-        "loss then needs no scratch memory, and the input pipeline no one-hot tensors.",
-        pd.concat([targets, scratch]),
+        "one-hot",
+        f"Inputs {targets['shape'].iloc[0]} have one number for each class",
+        "If they are one-hot, give class numbers: as targets to "
+        "SparseCategoricalCrossentropy, which then needs no scratch memory, as inputs to "
+        "an Embedding. The input pipeline then makes no one-hot tensors.",
+        at_peak,
+        saves=saved_without_rows(analysis, pd.concat([targets, scratch])),
     )
 
 
@@ -128,14 +151,54 @@ def find_sigmoids(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     if len(kept) < 2:
         return
 
-    yield report_rows(
+    yield report_share(
         analysis,
         "sigmoids-kept",
-        f"{len(kept)} results of x * tf.sigmoid(x) keep their sigmoid too: "
-        f"{analysis.share_words(kept)}{in_brackets(tensors.line_of(kept.iloc[0]))}",
+        f"{len(kept)} results of x * tf.sigmoid(x) keep their sigmoid too",
         "tf.nn.silu(x) is the same function. It keeps x alone for its gradient, and "
         "computes the sigmoid again.",
-        kept.iloc[:-1],  # one is computed again at a time
+        kept,
+        tensors.line_of(kept.iloc[0]),
+        saved_without_rows(analysis, kept[:-1]),  # one is computed again at a time
+    )
+
+
+def find_joined(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
+    """Report kept concatenations that hold the same parts several times, as in a DenseNet."""
+    alive = analysis.alive
+    kept = alive[is_retained(alive)]
+    joined = kept[kept["op_type"] == "ConcatV2"]
+    inputs = {one for op in joined["op"] for one in tensors.graph.inputs_of(op)}
+    parts = inputs - {*joined["tensor"]}
+    least = TIMES * sum(tensors.size_of(part)[1] for part in parts)
+
+    # results of a normalization and an activation, perhaps in one buffer
+    ops = [*joined["op"]]
+    for op in ops:
+        sizes = 0, tensors.size_of(f"{op}:0")[1]
+        ops += [
+            reader
+            for reader in tensors.readers_of(f"{op}:0")
+            if reader not in ops
+            and tensors.size_of(f"{reader}:0")[1] in sizes
+            and not re.search(_PRODUCT, tensors.graph.ops[reader].type)
+        ]
+
+    same = kept[kept["op"].isin(ops)]
+    if not 0 < least <= joined["requested_bytes"].sum() or not is_most(analysis, same):
+        return
+
+    is_smaller = same["requested_bytes"] < same["requested_bytes"].max()
+    yield report_share(
+        analysis,
+        "joined-again",
+        f"{len(joined)} concatenations hold the same parts, with results of their size",
+        "The gradients need them. Put the concatenation of a layer, its normalization "
+        "and its activation into one function inside tf.recompute_grad, which computes "
+        "them again. The saving is that with the largest layer at a time.",
+        same,
+        tensors.line_of(joined.iloc[0]),
+        saved_without_rows(analysis, same[is_smaller]),
     )
 
 
@@ -153,28 +216,17 @@ def find_kept_results(analysis: Analysis) -> Iterator[Finding]:
     results = alive[(alive["tensor"] == "") & (alive["category"] == "activation")]
 
     for (_, shape), rows in results.groupby(["op", "shape"], observed=True):
-        if len(rows) < _RESULTS or not _is_most(analysis, rows):
+        if len(rows) < _RESULTS or not is_most(analysis, rows):
             continue
 
         layer = rows["layer"].iloc[0]
-        yield report_rows(
+        yield report_share(
             analysis,
             "results-kept",
-            f"{len(rows)} results {shape}{layer and f' of {layer}'} are held at once: "
-            f"{analysis.share_words(rows)}{in_brackets(watch.where)}",
+            f"{len(rows)} results {shape}{layer and f' of {layer}'} are held at once",
             "A list or another container of the program holds them. Store NumPy arrays, "
             "which lie outside the card, or numbers.",
-            rows.iloc[1:],
+            rows,
+            watch.where,
+            saved_without_rows(analysis, rows[1:]),
         )
-
-
-def _rows_of_size(analysis: Analysis, size: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the buffers of a size, and those of them that are alive at the peak."""
-    tables = analysis.rows, analysis.alive
-    same, at_peak = (table[table["requested_bytes"] == size] for table in tables)
-    return same, at_peak
-
-
-def _is_most(analysis: Analysis, rows: pd.DataFrame) -> bool:
-    total = int(rows["requested_bytes"].sum())
-    return total >= _MOST_OF_PEAK * analysis.peak.requested_bytes

@@ -293,6 +293,21 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     yield from _report_tensors(analysis, at_peak, id_, words, detail, saves_bytes=saves)
 
 
+def find_metrics(analysis: Analysis) -> Iterator[Finding]:
+    """Report the variables of metrics, with their next values."""
+    is_metric = analysis.rows["role"] == "metric"
+    yield from _report_tensors(
+        analysis,
+        analysis.alive[analysis.alive["role"] == "metric"],
+        "metric-state",
+        "are variables of metrics and their next values",
+        "A confusion matrix has a number for each pair of classes, and an AUC of several "
+        "labels one for each threshold and label. Keep sums for each class, or compute "
+        "the metric from the predictions after the epoch.",
+        saves_bytes=saved_without_rows(analysis, analysis.rows[is_metric]),
+    )
+
+
 def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
     """Report copies of the step's inputs that are alive at the peak.
 

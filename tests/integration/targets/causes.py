@@ -315,13 +315,74 @@ def flattened_mended():
     return flattened(keras.layers.GlobalAveragePooling2D)
 
 
-def targets(kind="Categorical"):
+def targets(kind="Categorical", classes=60_000):
     loss = getattr(keras.losses, f"{kind}Crossentropy")(True)
-    return built("sgd", loss, keras.Input((4,)), keras.layers.Dense(60_000))
+    return built("sgd", loss, keras.Input((4,)), keras.layers.Dense(classes))
 
 
 def targets_mended():
     return targets("SparseCategorical")
+
+
+def variances(read=lambda a, b: tf.linalg.diag_part(a @ tf.transpose(b))):
+    return scaled(lambda weights, x: read((x + weights)[:2048], x[:2048]))
+
+
+def variances_mended():
+    return variances(lambda a, b: tf.reduce_sum(a * b, 1))
+
+
+def repeated(repeat=tf.repeat):
+    """Return a step that repeats one row 64 times, and each other one once."""
+    counts = [64] + [1] * (4 * ROWS - 1)
+    return scaled(lambda weights, x: repeat(x * weights, counts, axis=0))
+
+
+def repeated_mended():
+    return repeated(
+        lambda x, counts, axis: tf.gather(x, tf.repeat(tf.range(len(x)), counts))
+    )
+
+
+def joined(wrap=lambda layer: layer):
+    """Return a step whose layers read the results of all layers before."""
+
+    def layers(weights, x):
+        def layer(*parts):
+            x = tf.concat(parts, 1)
+            return tf.tanh(x @ weights[: x.shape[1]])
+
+        parts = [x]
+        for _ in range(12):
+            parts.append(wrap(layer)(*parts))
+        return parts[-1]
+
+    return scaled(layers)
+
+
+def joined_mended():
+    return joined(tf.recompute_grad)
+
+
+def metered(*metrics):
+    model = targets("SparseCategorical", 2000)
+    metrics = metrics or (keras.metrics.MeanIoU(2000, sparse_y_pred=False),)
+    model.compile("sgd", model.loss, metrics=list(metrics))
+    return model
+
+
+def metered_mended():
+    return metered("accuracy")
+
+
+def spelled(*layers):
+    layers = layers or (keras.Input((32, 8000)), keras.layers.Dense(32))
+    return built("sgd", "mse", *layers, keras.layers.GlobalAveragePooling1D())
+
+
+def spelled_mended():
+    embedding = keras.layers.Embedding(8000, 32)
+    return spelled(keras.Input((32,), dtype="int32"), embedding)
 
 
 def resized():
