@@ -2,8 +2,7 @@
 //
 // SIMULATED_CARDS   cards separated by ';', each with figures separated by ',' in the order of the format
 //                 below (card_environment.py writes it)
-// SIMULATED_CARD_LOG     1 first calls of functions that only return success; 2 memory requests;
-//                 3 launches; 4 detected outputs
+// SIMULATED_CARD_LOG     1 most memory of each card; 2 memory requests; 3 launches; 4 detected outputs
 // SIMULATED_CARD_POOL_MOST, SIMULATED_CARD_COPY_MOST,
 // SIMULATED_CARD_CONVOLUTION_WORKSPACE, SIMULATED_CARD_PRODUCT_WORKSPACE, SIMULATED_CARD_RECURRENT_RESERVE,
 // SIMULATED_CARD_BATCH_NORM_RESERVE  see simulated_card.h SIMULATED_CARD_CONVOLUTIONS_<card>  see convolutions.c
