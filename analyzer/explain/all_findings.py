@@ -34,6 +34,7 @@ _CAUSES = (
     *("input-resized", "vectorized-loop"),
     *("wide-kernel", "sigmoids-kept", "results-kept"),
     *("joined-again", "metric-state", "one-hot", "diagonal-read"),
+    "from-python",
 )
 
 _AHEAD = 1.5
@@ -46,6 +47,7 @@ _OF_A_STEP = (
     layers.find_kept_results,
     amplification.find_kept_by_tape,
     peak_tensors.find_whole_set,
+    peak_tensors.find_eager_results,
     peak_tensors.find_batch_tensors,
     peak_tensors.find_growth,
     peak_tensors.find_workspaces,

@@ -342,6 +342,7 @@ def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
         "infer": step.infers,
         "xla": bool(step.jit),
         "op-by-op": not step.jit,
+        "from-python": step.own and step.eager,
         "several-examples": batch > 1,
         "accumulable": batch >= _ACCUMULABLE_BATCH,
         "default-policy": step.dtype_policy in _GLOBAL_POLICIES,

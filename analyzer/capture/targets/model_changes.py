@@ -6,6 +6,7 @@ A remedy is written ``KIND=VALUE``; several are separated by commas:
     freeze=all-but-last train only the last layer with weights
     lora=8              train low-rank updates of this rank only (``enable_lora`` of Keras' layers)
     quantize=int8       quantize the weights for inference (``quantize`` of Keras' models)
+    graph=function      run a custom step in a ``tf.function``
     recompute=a>b|c>d   recompute the layers from ``a`` to ``b`` and from ``c`` to ``d`` as blocks
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from analyzer.capture.private_names import (
     get_compile_arguments,
@@ -49,14 +51,16 @@ def apply_while_building(remedy: str, text: str) -> Iterator[None]:
         )
 
 
-def check_step_remedy(remedy: str, text: str) -> None:
-    """Raise TargetError if a remedy needs the model itself; for a custom step."""
+def change_step(function: Any, remedy: str, text: str) -> Any:
+    """Return a custom step with a remedy, or raise a TargetError if that needs the model itself."""
     for kind, value in _split(remedy).items():
         if kind in _NEED_MODEL:
             raise TargetError(
                 f"The change {kind}={value} needs the model, and {text} is a custom step.",
                 hint="Name the model, or the function that makes it.",
             )
+
+    return tf.function(function) if "graph" in _split(remedy) else function
 
 
 @contextlib.contextmanager

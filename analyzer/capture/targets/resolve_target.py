@@ -24,7 +24,7 @@ from analyzer.capture.targets.keras_api import get_classes
 from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.capture.targets.model_changes import (
     apply_while_building,
-    check_step_remedy,
+    change_step,
 )
 from analyzer.capture.targets.synthetic_inputs import fill_shapes, make_tensor
 from analyzer.capture.targets.target_spec import (
@@ -97,15 +97,15 @@ def make_program(
     is_pair = isinstance(thing, tuple | list) and len(thing) == 2
 
     if is_pair and callable(thing[0]) and not _lacks_tensors(thing):
-        check_step_remedy(options.remedy, text)
+        function = change_step(thing[0], options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
         args = move_to_card(args)
-        step_program.check_arguments(thing[0], args, text, options)
+        step_program.check_arguments(function, args, text, options)
 
-        return step_program.make_function_program(thing[0], tuple(args), text, options)
+        return step_program.make_function_program(function, tuple(args), text, options)
 
     if step_program.is_tf_function(thing):
-        check_step_remedy(options.remedy, text)
+        change_step(thing, options.remedy, text)
         takes_inputs = tf.nest.flatten(step_program.get_signature(thing))
         form = TargetForm.SIGNATURE if takes_inputs else TargetForm.STEP
         check_honoured(text, form, list_given_options(options))

@@ -21,7 +21,7 @@ from analyzer.explain.buffer_words import (
     is_passing,
     is_retained,
 )
-from analyzer.explain.questions.amplification import report_rows
+from analyzer.explain.questions.amplification import is_most, report_rows
 from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.choice import Category
 from analyzer.model.recording.labels import BATCH_ROLE
@@ -291,6 +291,26 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         saves -= int(tables["requested_bytes"].max())
 
     yield from _report_tensors(analysis, at_peak, id_, words, detail, saves_bytes=saves)
+
+
+def find_eager_results(analysis: Analysis) -> Iterator[Finding]:
+    """Report the activations of a training step whose ops run one by one from Python."""
+    step = analysis.recording.step_config
+    alive = analysis.alive
+    rows = alive[alive["category"] == Category.ACTIVATION.value]
+    if not step.eager or step.infers or not is_most(analysis, rows):
+        return
+
+    size = format_bytes(_sum_of(rows))
+    yield Finding(
+        id="from-python",
+        severity=Severity.MEDIUM,
+        title=f"{size} of the peak are results of ops that run one by one from Python",
+        detail="Each lives as long as a tape or a variable of Python holds it. In a tf.function "
+        "TensorFlow knows all ops of the step: it combines them, writes into buffers that "
+        "no other op needs, and frees each result after its last reader.",
+        evidence=describe_largest(rows),
+    )
 
 
 def find_metrics(analysis: Analysis) -> Iterator[Finding]:

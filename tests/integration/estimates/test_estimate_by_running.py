@@ -27,6 +27,20 @@ def broken():
         file.write("built\\n")
     return keras.layers.Missing()
 
+def from_python(is_graph=False):
+    kernel = tf.Variable(tf.ones([256, 256]) / 256)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            for _ in range(4):
+                x = tf.square(tf.nn.relu(x @ kernel) * 0.5 + 1.0)
+            loss = tf.reduce_mean(x)
+        kernel.assign_sub(tape.gradient(loss, kernel))
+    return tf.function(step) if is_graph else step, (tf.ones([4096, 256]),)
+
+def in_graph():
+    return from_python(is_graph=True)
+
 def refused():
     @tf.function
     def step(x):
@@ -83,6 +97,19 @@ def test_a_step_that_does_not_fit_has_a_need_and_remedies(
     assert estimate.ended.out.startswith(answer)
     assert need == pytest.approx(least, rel=0.1)
     assert [remedy["id"] for remedy in said["remedies"]] == ["half-batch"]
+
+
+def test_a_step_from_python_is_tried_in_a_function(bench: Workbench) -> None:
+    options = ("--gpu", "t4", "--inter-op-threads", "1")
+    target = "steps_on_cards.py:from_python"
+    said = bench.run("estimate", target, *options, "--what-if", "tf-function").document
+    [found] = [one for one in said["findings"] if one["id"] == "from-python"]
+    [remedy] = said["remedies"]
+    graph = bench.run("estimate", "steps_on_cards.py:in_graph", *options).document
+    less = said["peak"]["requested_bytes"] - graph["peak"]["requested_bytes"]
+    assert found["saves_bytes"] == remedy["saves_bytes"]
+    assert remedy["saves_bytes"] == pytest.approx(less, rel=0.02)
+    assert less > 1 << 20
 
 
 def test_a_step_that_cannot_run_is_estimated_from_its_graph(bench: Workbench) -> None:
