@@ -1,9 +1,13 @@
 """What one run of a GPU kernel does to the card's memory, by the rules of TensorFlow's source."""
 
+from collections import Counter
+from itertools import chain
+
 import pytest
 
 from analyzer.cards import find_gpu
-from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.graph_note import Op, TensorSpec, read_op_types
+from analyzer.simulate.kernels import cpu_kernels
 from analyzer.simulate.kernels.gpu_kernels import gpu_device
 from analyzer.simulate.kernels.op_call import Call, Way
 
@@ -21,6 +25,18 @@ def call(kind, inputs, outputs, *, dtype="float32", out_dtype=None, **attrs):
         x if isinstance(x, TensorSpec) else TensorSpec(dtype, x) for x in inputs
     )
     return Call(op, specs)
+
+
+@pytest.mark.parametrize("file", ["op_types", "card_op_types"])
+def test_each_op_type_is_in_one_row(file):
+    rows = read_op_types(f"simulate/kernels/{file}.toml")["types"].values()
+    counts = Counter(chain.from_iterable(rows))
+    assert [kind for kind, count in counts.items() if count > 1] == []
+
+
+def test_each_row_has_a_rule():
+    rows = read_op_types("simulate/kernels/op_types.toml")["types"].values()
+    assert {kind for row in rows for kind in row} <= set(cpu_kernels._RULES)
 
 
 def plan(*arguments, card=T4, **options):
