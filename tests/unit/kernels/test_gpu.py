@@ -155,3 +155,15 @@ def test_the_reserve_space_of_batch_norm_takes_no_memory():
     )
     assert [one.way for one in found.outputs[1:]] == [Way.ALLOCATE] * 4 + [Way.NONE]
     assert all(one.is_known for one in found.outputs[1:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "way", "is_on_host"),
+    [("BesselJ0", Way.ALLOCATE, False), ("ResizeArea", Way.NONE, True)],
+)
+def test_kernels_that_differ_from_those_of_the_cpu(kind, way, is_on_host):
+    """A card's Bessel functions allocate; TensorFlow registers no GPU kernel of ``ResizeArea``."""
+    found = plan(kind, [(4, 8)], [(4, 8)])
+    assert found.modelled
+    assert found.outputs[0].way is way
+    assert found.outputs[0].elsewhere is is_on_host
