@@ -37,8 +37,9 @@ _CAUSES = (
     "from-python",
 )
 
-_AHEAD = 1.5
+_AHEAD = 1.5  # severities by which ``_CAUSES`` come forward
 
+# Findings from the table of allocations; of a step or a program.
 _OF_A_STEP = (
     out_of_memory.find_out_of_memory,
     step_differences.find_recompiled,
@@ -55,6 +56,7 @@ _OF_A_STEP = (
     peak_tensors.find_state,
 )
 
+# Findings from the table and the graph; ``Tensors`` knows shapes, readers and lines of ops.
 _OF_A_GRAPH = (
     amplification.find_amplified,
     layers.find_wide_kernel,
@@ -102,7 +104,7 @@ def _is_worth_saying(one: Finding, analysis: Analysis) -> bool:
 
 
 def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
-    """Yield the problems of a program, most of which grow with its steps."""
+    """Yield findings about types and inputs of any step, then about the growth of a program."""
     yield from peak_tensors.find_wide_numbers(analysis)
     yield from peak_tensors.find_whole_tables(analysis)
     yield from peak_tensors.find_input_copies(analysis)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from analyzer.model.tables import read_table
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "analyzer"
 MOST_LINES = 60
@@ -129,3 +131,20 @@ def _private_names(node: ast.AST) -> Iterator[str]:
 
 def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
+
+
+_SHOWN_FIRST = {"does-not-fit", "out-of-memory"}  # findings whose action is in the text
+
+
+def test_each_finding_has_an_action() -> None:
+    """Each text with hyphens in ``explain`` is an id with a row, and each row belongs to an id."""
+    texts = {
+        node.value
+        for path in (PACKAGE / "explain").rglob("*.py")
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    ids = {text for text in texts if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", text)}
+    rows = set(read_table("report/actions.toml", dict[str, tuple[str, str, str]]))
+    assert ids - rows == _SHOWN_FIRST
+    assert rows <= texts

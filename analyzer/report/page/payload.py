@@ -1,7 +1,8 @@
 """The data of the page's script: the report, and the buffers as columns.
 
 The page numbers *states*: state 0 is before the first event, state ``i + 1`` is after event ``i``. A
-buffer is alive at state ``s`` if ``born <= s < dies``, so all columns are unsigned numbers.
+buffer is alive at state ``s`` if ``born <= s < dies``, so all columns are unsigned numbers. The header
+has instants, as in ``steps``: state minus 1.
 """
 
 from __future__ import annotations

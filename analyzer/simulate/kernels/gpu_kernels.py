@@ -44,7 +44,7 @@ SCRATCH_BYTES = 1028
 OP_TYPES = read_op_types("simulate/kernels/card_op_types.toml")["types"]
 
 # Op types whose kernels on a card have the effect of those on the CPU.
-_AS_ON_CPU = (cpu.SAME_ON_CARDS - OP_TYPES["only_cpu_forwards"]) | OP_TYPES["as_on_cpu"]
+_AS_ON_CPU = cpu.SAME_ON_CARDS | OP_TYPES["as_on_cpu"]
 
 
 def gpu_device(gpu: Gpu) -> KernelDevice:
@@ -126,6 +126,7 @@ def _make_rules(gpu: Gpu) -> dict[str, Rule]:
     return assign_rules(
         OP_TYPES,
         allocating=plan_allocation,
+        only_cpu_forwards=plan_allocation,
         **convolutions,
         batch_norm=_plan_batch_norm,
         deep_pooling=_plan_deep_pooling,

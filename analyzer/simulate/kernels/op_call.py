@@ -49,6 +49,8 @@ ELSEWHERE = Output(Way.NONE, elsewhere=True)
 class MemoryPlan:
     """The effects of one run of a kernel on memory; temporaries are freed at its end."""
 
+    # Those of the op in order. Entries beyond them are temporaries that may take the buffer of an
+    # input (``forward_input_or_allocate_temp``); they are freed at the end, like all temporaries.
     outputs: tuple[Output, ...] = ()
     before_bytes: tuple[int, ...] = ()  # temporaries allocated before the outputs
     after_bytes: tuple[int, ...] = ()  # temporaries allocated after the outputs
@@ -122,14 +124,15 @@ class Call:
         return FLOAT_BYTES
 
 
-# A function from a call to the memory plan of its kernel.
+# A function from a call to the memory plan of its kernel. Of a rule that raises, the op counts as one
+# without a rule, because graphs are untrusted; so test the rule itself (``tests/unit/kernels``).
 Rule: TypeAlias = Callable[[Call], MemoryPlan]
 
 
 def assign_rules(
     tables: Mapping[str, frozenset[str]], **rules: Rule
 ) -> dict[str, Rule]:
-    """Return the rule of each op type of the tables; of several rules of one type the last counts."""
+    """Return the rule of each op type; each rule has the name of a row of ``tables``."""
     return {op_type: rule for name, rule in rules.items() for op_type in tables[name]}
 
 

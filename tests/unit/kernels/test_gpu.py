@@ -1,9 +1,13 @@
 """What one run of a GPU kernel does to the card's memory, by the rules of TensorFlow's source."""
 
+from collections import Counter
+from itertools import chain
+
 import pytest
 
 from analyzer.cards import find_gpu
-from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.graph_note import Op, TensorSpec, read_op_types
+from analyzer.simulate.kernels import cpu_kernels
 from analyzer.simulate.kernels.gpu_kernels import gpu_device
 from analyzer.simulate.kernels.op_call import Call, Way
 
@@ -21,6 +25,18 @@ def call(kind, inputs, outputs, *, dtype="float32", out_dtype=None, **attrs):
         x if isinstance(x, TensorSpec) else TensorSpec(dtype, x) for x in inputs
     )
     return Call(op, specs)
+
+
+@pytest.mark.parametrize("file", ["op_types", "card_op_types"])
+def test_each_op_type_is_in_one_row(file):
+    rows = read_op_types(f"simulate/kernels/{file}.toml")["types"].values()
+    counts = Counter(chain.from_iterable(rows))
+    assert [kind for kind, count in counts.items() if count > 1] == []
+
+
+def test_each_row_has_a_rule():
+    rows = read_op_types("simulate/kernels/op_types.toml")["types"].values()
+    assert {kind for row in rows for kind in row} <= set(cpu_kernels._RULES)
 
 
 def plan(*arguments, card=T4, **options):
@@ -139,3 +155,15 @@ def test_the_reserve_space_of_batch_norm_takes_no_memory():
     )
     assert [one.way for one in found.outputs[1:]] == [Way.ALLOCATE] * 4 + [Way.NONE]
     assert all(one.is_known for one in found.outputs[1:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "way", "is_on_host"),
+    [("BesselJ0", Way.ALLOCATE, False), ("ResizeArea", Way.NONE, True)],
+)
+def test_kernels_that_differ_from_those_of_the_cpu(kind, way, is_on_host):
+    """A card's Bessel functions allocate; TensorFlow registers no GPU kernel of ``ResizeArea``."""
+    found = plan(kind, [(4, 8)], [(4, 8)])
+    assert found.modelled
+    assert found.outputs[0].way is way
+    assert found.outputs[0].elsewhere is is_on_host

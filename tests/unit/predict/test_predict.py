@@ -1,5 +1,7 @@
 """Small graphs by hand: lifetimes, forwarding, copy on write, branches and loops."""
 
+from dataclasses import replace
+
 import pytest
 from small_graphs import (
     FLAG,
@@ -20,7 +22,8 @@ from small_graphs import (
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.errors import InputError
-from analyzer.simulate.kernels.cpu_kernels import HANDLE_BYTES
+from analyzer.simulate.kernels.cpu_kernels import CPU, HANDLE_BYTES
+from analyzer.simulate.kernels.op_call import MemoryPlan, Output, Way
 from analyzer.simulate.predict.predicted_recording import make_table
 from analyzer.simulate.predict.schedule import play
 from analyzer.simulate.predict.stated_range import describe_notes
@@ -190,6 +193,30 @@ def test_every_schedule_frees_what_it_allocates(threads):
 def test_unknown_types_are_named():
     found = predict_ops([arg("x", 0), op("a", "SomethingNew", "x"), result("a", "a:0")])
     assert "SomethingNew have no rule" in " ".join(describe_notes(found))
+
+
+@pytest.mark.parametrize("is_read_later", [False, True])
+def test_a_temporary_may_take_the_buffer_of_an_input(is_read_later):
+    """As ``forward_input_or_allocate_temp`` does: a plan has an output that the op lacks."""
+
+    def plan(call):
+        if call.op.type != "Scratch":
+            return CPU.plan(call)
+
+        temporary = Output(Way.FORWARD, KIB, (0,), region="temp")
+        return MemoryPlan(outputs=(Output(Way.ALLOCATE, KIB), temporary))
+
+    readers = [op("sum", "AddV2", "b", "a" if is_read_later else "b")]
+    ops = [arg("x", 0), op("a", "Exp", "x"), op("b", "Scratch", "a"), *readers]
+    prepared = prepare_ops(
+        [*ops, result("sum", "sum:0")], device=replace(CPU, plan=plan)
+    )
+    schedule = play(prepared, 0)
+    names = [name for name, _ in requests_of(prepared, schedule)]
+    assert names.count("b") == 1 + is_read_later
+    last = schedule.steps[-1]
+    scratch = [one for one in schedule.buffers if one.output == 1]
+    assert all(one.dies <= last.last + 1 for one in scratch)
 
 
 def test_a_graph_that_names_a_missing_op_is_refused():
