@@ -79,8 +79,9 @@ def repeat_command(report: ReportFile, command: str, *options: str) -> str:
     if simulated is not None and simulated.cards:
         card = simulated.cards[0]
 
-    if command == "estimate" and step.eager and not card:
-        card = "t4"  # only a run has the ops of an eager step
+    needs_run = step.eager or step.jit  # so that an estimate needs a card
+    if command == "estimate" and needs_run and not card:
+        card = "t4"
 
     is_open = step.own or command == "fit"  # which varies the batch
     batch_size = None if is_open else step.batch_size

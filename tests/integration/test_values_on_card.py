@@ -70,3 +70,11 @@ def test_an_unknown_value_is_named_and_gives_a_range(
 def test_values_of_freed_memory_are_no_counts(workbench: Workbench) -> None:
     document = trace(workbench, "value_steps.py:reuse_memory", "--gpu", "t4")
     assert document["error"] is None
+
+
+def test_a_function_that_is_inlined_for_its_values_is_traced_again(
+    workbench: Workbench,
+) -> None:
+    document = trace_script(workbench, "masked_script.py", "--gpu", "t4", "--force")
+    assert document["error"] is None
+    assert document["program"]["steps"] > 0

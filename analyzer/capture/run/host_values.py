@@ -139,6 +139,7 @@ class HostValues:
         self.created: list[
             tuple[Any, Any]
         ] = []  # in such a function, with their values
+        self.inlined: set[Any] = set()  # functions whose arguments decide
         self.is_making = False  # of twins
         self.is_compiled = False  # inside a function that XLA compiles
         self.bytes = self.products = 0
@@ -818,8 +819,11 @@ def _call_function(
     count = len(values.created)
 
     try:
-        return old(function, *args, **kwargs)
+        if function not in values.inlined:
+            return old(function, *args, **kwargs)
     except NeedInlining:
+        # An interrupted trace leaves the function half initialized: later calls would return None.
+        values.inlined.add(function)
         _initialize(values.created[count:])
     finally:
         values.depth -= 1
