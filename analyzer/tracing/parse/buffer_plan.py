@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from google.protobuf.message import DecodeError
 
 from analyzer.model.errors import TraceError
+from analyzer.model.graph.graph_index import is_float
 from analyzer.tracing.parse.protobuf import (
     TEXTS,
     decode_text,
@@ -247,6 +248,15 @@ class _Module:
             maker, index = self._buffers[buffer]
             dtype, shape = _read_shape(maker, index)
             named = self._find_named_instruction(maker)
+            is_argument = named.id in self._arguments
+
+            if not (is_float(dtype) or is_argument):
+                named = maker  # such as indices, which no op of numbers made
+
+            metadata = named.metadata
+            if self._is_filled(maker, index):
+                metadata = type(metadata)()
+
             target = decode_text(maker.custom_call_target)
             opcode = f"{decode_text(maker.opcode)} {target}"
 
@@ -258,29 +268,48 @@ class _Module:
                     last=last,
                     instruction=decode_text(maker.name),
                     opcode=opcode.strip(),
-                    op_name=decode_text(named.metadata.op_name),
-                    op_type=decode_text(named.metadata.op_type),
+                    op_name=decode_text(metadata.op_name),
+                    op_type=decode_text(metadata.op_type),
                     dtype=dtype,
                     shape=None if dtype == "tuple" else shape,
-                    is_argument=named.id in self._arguments,
+                    is_argument=is_argument,
                 )
             )
 
         return tuple(holders), max(len(events), 1)
 
+    def _is_filled(self, instruction: Any, index: Sequence[int]) -> bool:
+        """Say whether a value is one constant, repeated, which ops may share."""
+        for _ in range(_REACH):
+            operands = instruction.operand_ids
+
+            if instruction.opcode == b"fusion":
+                operands = [self._roots[instruction.called_computation_ids[0]]]
+            elif instruction.opcode == b"tuple":
+                operands = [operands[index[0]]]
+            elif instruction.opcode not in (b"broadcast", b"copy", b"bitcast"):
+                break
+
+            instruction = self._instructions[operands[0]]
+
+        return bool(instruction.opcode == b"constant")
+
     def _find_named_instruction(self, instruction: Any) -> Any:
         """Return the instruction, or a related one that names a framework's op.
 
         Compiler passes make instructions without a name, such as copies. Use the nearest named
-        instruction that they call or read, or else the first of the module's parameters among them.
+        instruction that they call, else that they read, else the first of the module's parameters
+        among them. Equal constants of several ops are one, with the name of the first.
         """
         seen: set[int] = set()
+        inner: deque[Any] = deque()
         queue = deque([instruction])
         argument = None
 
-        while queue and len(seen) < _REACH:
-            found = queue.popleft()
-            if found.id in seen:
+        while (inner or queue) and len(seen) < _REACH:
+            read = inner or queue
+            found = read.popleft()
+            if found.id in seen or found.opcode == b"constant":
                 continue
 
             seen.add(found.id)
@@ -296,7 +325,8 @@ class _Module:
 
             called = found.called_computation_ids
             roots = [self._roots[one] for one in called if one in self._roots]
-            queue += [self._instructions[one] for one in (*roots, *found.operand_ids)]
+            inner += [self._instructions[one] for one in roots]
+            read += [self._instructions[one] for one in found.operand_ids]
 
         return argument or instruction
 
