@@ -800,9 +800,14 @@ def report_rows(
     saves: int | None = None,
     share: float = 1.0,
 ) -> Finding:
-    """Return a finding about rows; without ``saves``, it saves a share of each of them."""
+    """Return a finding about rows; without ``saves``, it saves a share of each of them.
+
+    Its evidence are those that are alive at the peak.
+    """
     if saves is None:
         saves = saved_without_rows(analysis, rows, share)
+
+    at_peak = rows.index.isin(analysis.alive.index)
 
     return Finding(
         id=name,
@@ -810,7 +815,7 @@ def report_rows(
         title=title,
         detail=detail,
         saves_bytes=saves,
-        evidence=describe_largest(rows),
+        evidence=describe_largest(rows[at_peak]),
     )
 
 

@@ -39,14 +39,17 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         if not images or not _is_most(analysis, at_peak):
             return
 
+        is_kernel = at_peak["category"] == "parameter"
+        names = at_peak.loc[is_kernel, "variable"].unique()
+
         yield report_rows(
             analysis,
             "wide-kernel",
-            f"{kernel['variable']} {kernel['shape']} with its gradient and its "
+            f"{' and '.join(names)} {kernel['shape']} with gradients and the "
             f"optimizer's tensors: {analysis.share_words(at_peak)}",
             f"Flatten gives the layer all numbers of {images[0]}. Pool first, with "
             "GlobalAveragePooling2D() in its place or further MaxPooling2D(). The "
-            "saving is that without this kernel.",
+            "saving is that without these tensors.",
             same,
         )
 
