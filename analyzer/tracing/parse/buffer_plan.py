@@ -247,14 +247,15 @@ class _Module:
         for buffer, first, last in spans:
             maker, index = self._buffers[buffer]
             dtype, shape = _read_shape(maker, index)
-            named = self._find_named_instruction(maker)
+            source = self._find_source(maker, index)
+            named = self._find_named_instruction(source if _has_name(source) else maker)
+
             is_argument = named.id in self._arguments
-
-            if not (is_float(dtype) or is_argument):
-                named = maker  # such as indices, which no op of numbers made
-
             metadata = named.metadata
-            if self._is_filled(maker, index):
+
+            # An op of numbers makes no indices.
+            is_other = not is_float(dtype) and _read_shape(named, ())[0] != dtype
+            if self._is_filled(source) or (is_other and not is_argument):
                 metadata = type(metadata)()
 
             target = decode_text(maker.custom_call_target)
@@ -278,21 +279,26 @@ class _Module:
 
         return tuple(holders), max(len(events), 1)
 
-    def _is_filled(self, instruction: Any, index: Sequence[int]) -> bool:
+    def _find_source(self, maker: Any, index: Sequence[int]) -> Any:
+        """Return the instruction inside a fusion that makes a value; else the maker."""
+        if maker.opcode != b"fusion":
+            return maker
+
+        root = self._instructions[self._roots[maker.called_computation_ids[0]]]
+        if root.opcode == b"tuple" and index:
+            return self._instructions[root.operand_ids[index[0]]]
+
+        return root
+
+    def _is_filled(self, source: Any) -> bool:
         """Say whether a value is one constant, repeated, which ops may share."""
         for _ in range(_REACH):
-            operands = instruction.operand_ids
-
-            if instruction.opcode == b"fusion":
-                operands = [self._roots[instruction.called_computation_ids[0]]]
-            elif instruction.opcode == b"tuple":
-                operands = [operands[index[0]]]
-            elif instruction.opcode not in (b"broadcast", b"copy", b"bitcast"):
+            if source.opcode not in (b"broadcast", b"copy", b"bitcast"):
                 break
 
-            instruction = self._instructions[operands[0]]
+            source = self._instructions[source.operand_ids[0]]
 
-        return bool(instruction.opcode == b"constant")
+        return bool(source.opcode == b"constant")
 
     def _find_named_instruction(self, instruction: Any) -> Any:
         """Return the instruction, or a related one that names a framework's op.
@@ -320,7 +326,7 @@ class _Module:
 
                 continue
 
-            if found.metadata.op_name not in (b"", ARGUMENTS.encode()):
+            if _has_name(found):
                 return found
 
             called = found.called_computation_ids
@@ -329,6 +335,11 @@ class _Module:
             read += [self._instructions[one] for one in found.operand_ids]
 
         return argument or instruction
+
+
+def _has_name(instruction: Any) -> bool:
+    """Say whether an instruction names a framework's op."""
+    return instruction.metadata.op_name not in (b"", ARGUMENTS.encode())
 
 
 def _read_shape(maker: Any, index: Sequence[int]) -> tuple[str, tuple[int, ...]]:
