@@ -273,9 +273,7 @@ def assert_owners_are_named(report: dict[str, Any], script: str) -> None:
     assert line_of(script, "kept.append(") in first["title"]
     rows = first["evidence"]
     assert next(row for row in rows if "`kept`" in row["name"])["bytes"] > 250 << 20
-    named = sum(
-        row["bytes"] for row in rows if row["name"] or row["where"] or row["layer"]
-    )
+    named = sum(row["bytes"] for row in rows if row["name"] or row["where"])
     known = sum(row["bytes"] for row in rows if row["what"] != "unattributed")
     assert min(named, known) >= 0.95 * sum(row["bytes"] for row in rows)
     assert report["program"]["steps"] >= 1000
