@@ -146,7 +146,7 @@ def _add_line(failure: LoggedFailure, text: str) -> bool:
     if match := find("chunk", text):
         size_bytes = int(match["bytes"])
         if size_bytes <= MOST_BYTES and len(failure.chunks) < _MOST_CHUNKS:
-            is_used = match["state"] == "InUse"
+            is_used = match["state"] != "Free"
             failure.chunks.append((int(match["address"], 16), size_bytes, is_used))
     elif match := find("summary_row", text):
         _add_used_size(failure, match["bytes"], match["count"])

@@ -298,6 +298,9 @@ def _evidence_table(finding: Finding) -> Table | None:
 
     for key in dict.fromkeys(chain.from_iterable(rows)):
         values = [row.get(key) for row in rows]
+        if not any(values):
+            continue
+
         kind: ColumnKind = "bytes" if key.endswith("bytes") else "number"
 
         if any(isinstance(value, (str, bool)) for value in values):

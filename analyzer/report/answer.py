@@ -51,9 +51,6 @@ _TONES: dict[Outcome, Tone] = {
 
 _LARGEST = 3  # categories in a verdict
 LEAST_RATIO = 0.01  # of the peak, of a category that is shown
-_WIDE_RATIO = (
-    0.05  # width of a range, as a share of the peak, from which on it is a notice
-)
 
 
 def answer_lines(report: ReportFile) -> tuple[str, str, str]:
@@ -288,9 +285,6 @@ def notices_of(report: ReportFile) -> tuple[str, ...]:
     integrity = report.integrity
     notices = [] if integrity is None else list(integrity.says)
 
-    if _is_wide(report):
-        notices.append(_range_words(report))
-
     growth, is_known = _describe_growth(report)
     if not is_known or (has_limit(report) and _find_growth(report)):
         notices.append(growth)
@@ -356,8 +350,7 @@ def list_details(report: ReportFile) -> Iterator[str]:
     if report.program is not None:
         yield from _program_details(report.program)
 
-    if not _is_wide(report):  # else it is a notice
-        yield _range_words(report)
+    yield _range_words(report)
 
 
 def _place_words(report: ReportFile) -> str:
@@ -418,20 +411,6 @@ def _program_details(program: ProgramFigures) -> Iterator[str]:
 
     where = f" ({program.where})" if program.where else ""
     yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
-
-
-def _is_wide(report: ReportFile) -> bool:
-    """Return whether the allocated peak has a wide range, and no trial or other step is higher."""
-    stated = report.uncertainty
-    if stated is None or stated.allocated_high_bytes is None:
-        return False
-
-    high = stated.allocated_high_bytes
-    width = high - (stated.allocated_low_bytes or 0)
-    ever = report.peak_ever or report.peak
-
-    is_highest = high > ever.allocated_bytes
-    return is_highest and width > _WIDE_RATIO * report.peak.allocated_bytes
 
 
 def _range_words(report: ReportFile) -> str:

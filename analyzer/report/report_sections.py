@@ -190,10 +190,8 @@ def steps_section(report: ReportFile, most: int) -> Section:
         rows.append((number, *_size_cells(step, f"steps.{place}")))
 
     columns = (TableColumn("step", "number"), *_SIZES)
-    left = len(steps) - len(shown)
-    caption = f"{left} other steps are not shown" if left else ""
 
-    return Section("Peak of each step", (Table(columns, tuple(rows), caption),))
+    return Section("Peak of each step", (Table(columns, tuple(rows)),))
 
 
 def _size_cells(row: StepPeak | HostRow, place: str) -> tuple[Cell, Cell]:

@@ -30,10 +30,13 @@ def find_grown_containers(
     steps: int,
     search: HolderSearch,
 ) -> list[HeldTensors]:
-    """Return the containers that got at least one entry a step, the largest growth first."""
+    """Return the containers that got at least one entry a step, the largest growth first.
+
+    A container that is not in ``before`` was made during the steps, such as a batch.
+    """
     grown = []
     for container in _list_containers():
-        added = len(container) - before.get(id(container), 0)
+        added = len(container) - before.get(id(container), len(container))
         if added >= max(steps, 2):
             size_bytes = added * _count_entry_bytes(container)
             grown.append((size_bytes, added, container))

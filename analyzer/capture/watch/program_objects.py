@@ -24,8 +24,8 @@ from analyzer.capture.watch.user_lines import (
     find_calling_frame,
     format_code,
     format_line,
-    get_code,
     is_own,
+    list_codes,
 )
 from analyzer.model.contract.run_note import (
     DataStage,
@@ -102,7 +102,7 @@ class ProgramObjects:
     def add_queues(self) -> None:
         """Note the queues of batches that workers of a ``PyDataset`` fill."""
         for enqueuer in find_live_objects(PyDatasetEnqueuer):
-            code = get_code(type(enqueuer.py_dataset).__getitem__)
+            code = next(list_codes(type(enqueuer.py_dataset).__getitem__), None)
             batch = peek_queue(enqueuer)
 
             if code is None or batch is None:

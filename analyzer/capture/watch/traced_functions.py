@@ -16,7 +16,7 @@ from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.user_lines import (
     find_calling_line,
     format_code,
-    get_code,
+    list_codes,
 )
 from analyzer.model.contract.run_note import (
     LargeConstant,
@@ -38,7 +38,7 @@ _NOTHING: _Argument = ("object", "nothing")
 
 
 class FunctionRecord:
-    """All ``tf.function`` objects made from one Python function; see ``TracedFunction``."""
+    """All ``tf.function`` objects of the same codes; see ``TracedFunction``."""
 
     def __init__(self, code: CodeType | None) -> None:
         self.code = code
@@ -142,7 +142,7 @@ class FunctionRecord:
 
 
 class FunctionLedger:
-    """The records of all called functions, by code."""
+    """The records of all called functions, by their codes."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakKeyDictionary[Any, FunctionRecord] = (
@@ -154,9 +154,10 @@ class FunctionLedger:
         """Return the record of a ``tf.function`` object, a new one for new code."""
         record = self._known.get(function)
         if record is None:
-            code = get_code(function.python_function)
+            codes = tuple(list_codes(function.python_function))
+            code = codes[0] if codes else None
             record = self._records.setdefault(
-                code or id(function), FunctionRecord(code)
+                codes or id(function), FunctionRecord(code)
             )
             self._known[function] = record
 

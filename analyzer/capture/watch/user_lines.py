@@ -4,6 +4,7 @@ Needs no TensorFlow.
 """
 
 import ast
+import contextlib
 import inspect
 import linecache
 from collections.abc import Iterator
@@ -55,22 +56,30 @@ def is_own(filename: str) -> bool:
     return not is_library(filename)
 
 
-def get_code(function: Any) -> CodeType | None:
-    """Return the code of a function without its decorators; None if it has none."""
+def list_codes(function: Any, depth: int = 3) -> Iterator[CodeType]:
+    """Yield the codes of a function without its decorators and of the functions that it encloses.
+
+    Keras' loops for training and validation have one code and enclose different steps.
+    """
     function = getattr(function, "func", function)  # functools.partial
     try:
         function = inspect.unwrap(function)
     except ValueError:  # a circle
-        return None
+        return
 
     function = getattr(function, "__func__", function)
+    if not hasattr(function, "__code__"):
+        function = vars(type(function)).get("__call__")
+
     code = getattr(function, "__code__", None)
+    if isinstance(code, CodeType):
+        yield code
 
-    if code is None:
-        method = vars(type(function)).get("__call__")
-        code = getattr(method, "__code__", None)
-
-    return code if isinstance(code, CodeType) else None
+        for cell in (getattr(function, "__closure__", None) or ()) if depth else ():
+            with contextlib.suppress(ValueError):  # not bound yet
+                enclosed = inspect.unwrap(cell.cell_contents)
+                if inspect.isroutine(enclosed):
+                    yield from list_codes(enclosed, depth - 1)
 
 
 def find_growing_line(filename: str, name: str, function: str = "") -> int:

@@ -898,9 +898,14 @@ def report_rows(
     rows: pd.DataFrame,
     saves: int | None = None,
 ) -> Finding:
-    """Return a finding about rows; without ``saves``, it saves them."""
+    """Return a finding about rows; without ``saves``, it saves them.
+
+    Its evidence are those that are alive at the peak.
+    """
     if saves is None:
         saves = saved_without_rows(analysis, rows)
+
+    at_peak = rows.index.isin(analysis.alive.index)
 
     return Finding(
         id=name,
@@ -908,7 +913,7 @@ def report_rows(
         title=title,
         detail=detail,
         saves_bytes=saves,
-        evidence=describe_largest(rows),
+        evidence=describe_largest(rows[at_peak]),
     )
 
 

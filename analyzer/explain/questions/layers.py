@@ -11,6 +11,7 @@ from analyzer.explain.questions.amplification import (
     TIMES,
     Tensors,
     is_most,
+    report_rows,
     report_share,
 )
 from analyzer.model.recording.records import Finding
@@ -47,16 +48,18 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         if not images or not is_most(analysis, at_peak):
             return
 
-        yield report_share(
+        is_kernel = at_peak["category"] == "parameter"
+        names = at_peak.loc[is_kernel, "variable"].unique()
+
+        yield report_rows(
             analysis,
             "wide-kernel",
-            f"{kernel['variable']} {kernel['shape']} with its gradient and its "
-            "optimizer's tensors",
+            f"{' and '.join(names)} {kernel['shape']} with gradients and the "
+            f"optimizer's tensors: {analysis.share_words(at_peak)}",
             f"Flatten gives the layer all numbers of {images[0]}. Pool first, with "
             "GlobalAveragePooling2D() in its place or further MaxPooling2D(). The "
-            "saving is that without this kernel.",
-            at_peak,
-            saves=saved_without_rows(analysis, same),
+            "saving is that without these tensors.",
+            same,
         )
 
 

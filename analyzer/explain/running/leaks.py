@@ -18,7 +18,7 @@ from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.run_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
-from analyzer.model.units import format_bytes, signed_bytes, times
+from analyzer.model.units import format_bytes, times
 
 # a holder leaks if it keeps tensors of more traced steps than this
 _FEWEST_STEPS = 2
@@ -186,10 +186,8 @@ def find_unexplained(
             title=f"Host memory grows by {format_bytes(holder.size_bytes // steps)} a "
             "step: arrays or texts accumulate in "
             f"{holder.holder}{in_brackets(holder.where)}",
-            detail=f"In {steps} traced steps, NumPy arrays, bytes or texts were added "
-            f"{times(holder.count)}. The resident memory of the process changes by "
-            f"{signed_bytes(host.per_step_bytes)} a step. Store a summary (a mean, a "
-            "file path), or limit the container: collections.deque(maxlen=…), clear().",
+            detail="Store a summary (a mean, a file path), or limit the container: "
+            "collections.deque(maxlen=…), clear().",
             evidence=tuple(holder_row("kept by", one) for one in watch.on_host[:_ROWS]),
         )
     elif slope := host_growth_words(watch, host):

@@ -89,9 +89,6 @@ _MOST_NAMED = 3  # ops in a warning
 # A program with fewer may return them all.
 _LEAST_ACTIVATIONS = 3
 
-# Share of memory from before the trace, of the maximum in use, that causes a warning.
-_NOTABLE = 0.05
-
 
 def open_measured(
     path: Path,
@@ -182,7 +179,7 @@ def measure(
     if plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
 
-    found = _find_warnings(events, table, steps, note, main)
+    found = _find_warnings(steps, note)
 
     if not note.is_captured:
         found += warn_about_modules(raw, plans)
@@ -455,13 +452,7 @@ def _device(
     )
 
 
-def _find_warnings(
-    events: pd.DataFrame,
-    table: pd.DataFrame,
-    steps: Sequence[Step],
-    note: RunNote,
-    main: str,
-) -> list[str]:
+def _find_warnings(steps: Sequence[Step], note: RunNote) -> list[str]:
     warnings = []
     watch = note.watch
 
@@ -472,17 +463,6 @@ def _find_warnings(
 
     if not steps:
         warnings.append(_TEXTS["no_steps"])
-
-    is_unattributed = table["category"] == Category.UNATTRIBUTED.value
-    unknown = table["address"].isna() & is_unattributed
-    unseen = table.loc[unknown & (table["allocator"] == main), "allocated_bytes"]
-
-    own = events["allocator"] == main
-    before = int(unseen.sum())
-    most = int(events["in_use_bytes"][own].max())
-
-    if before > _NOTABLE * most:
-        warnings.append(_TEXTS["before"].format(format_bytes(before)))
 
     return [*warnings, *_warn_about_values(note)]
 
@@ -496,11 +476,17 @@ def _warn_about_values(note: RunNote) -> list[str]:
     if len(names) > _MOST_NAMED:
         names[_MOST_NAMED:] = [f"{len(names) - _MOST_NAMED} more"]
 
+    steps = (
+        f"Step {STEP_WITH_ALL} ran as if they select everything, the other steps as if they select "
+        "nothing: the peaks of the steps are the range, without further trips of a loop and with sizes "
+        "without a bound taken for 0."
+    )
+    if note.watch is not None and note.watch.whole_run:
+        steps = "The program ran as if they select nothing, so it may fail where it runs on a card."
+
     return [
         "A simulated card lacks values, such as those that depend on the weights: "
-        f"{', '.join(names)}. Step {STEP_WITH_ALL} ran as if they select everything, the other steps as "
-        "if they select nothing: the peaks of the steps are the range, without further trips of a loop "
-        "and with sizes without a bound taken for 0."
+        f"{', '.join(names)}. {steps}"
     ]
 
 

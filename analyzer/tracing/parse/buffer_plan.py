@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from google.protobuf.message import DecodeError
 
 from analyzer.model.errors import TraceError
+from analyzer.model.graph.graph_index import is_float
 from analyzer.tracing.parse.protobuf import (
     TEXTS,
     decode_text,
@@ -246,7 +247,17 @@ class _Module:
         for buffer, first, last in spans:
             maker, index = self._buffers[buffer]
             dtype, shape = _read_shape(maker, index)
-            named = self._find_named_instruction(maker)
+            source = self._find_source(maker, index)
+            named = self._find_named_instruction(source if _has_name(source) else maker)
+
+            is_argument = named.id in self._arguments
+            metadata = named.metadata
+
+            # An op of numbers makes no indices.
+            is_other = not is_float(dtype) and _read_shape(named, ())[0] != dtype
+            if self._is_filled(source) or (is_other and not is_argument):
+                metadata = type(metadata)()
+
             target = decode_text(maker.custom_call_target)
             opcode = f"{decode_text(maker.opcode)} {target}"
 
@@ -258,29 +269,53 @@ class _Module:
                     last=last,
                     instruction=decode_text(maker.name),
                     opcode=opcode.strip(),
-                    op_name=decode_text(named.metadata.op_name),
-                    op_type=decode_text(named.metadata.op_type),
+                    op_name=decode_text(metadata.op_name),
+                    op_type=decode_text(metadata.op_type),
                     dtype=dtype,
                     shape=None if dtype == "tuple" else shape,
-                    is_argument=named.id in self._arguments,
+                    is_argument=is_argument,
                 )
             )
 
         return tuple(holders), max(len(events), 1)
 
+    def _find_source(self, maker: Any, index: Sequence[int]) -> Any:
+        """Return the instruction inside a fusion that makes a value; else the maker."""
+        if maker.opcode != b"fusion":
+            return maker
+
+        root = self._instructions[self._roots[maker.called_computation_ids[0]]]
+        if root.opcode == b"tuple" and index:
+            return self._instructions[root.operand_ids[index[0]]]
+
+        return root
+
+    def _is_filled(self, source: Any) -> bool:
+        """Say whether a value is one constant, repeated, which ops may share."""
+        for _ in range(_REACH):
+            if source.opcode not in (b"broadcast", b"copy", b"bitcast"):
+                break
+
+            source = self._instructions[source.operand_ids[0]]
+
+        return bool(source.opcode == b"constant")
+
     def _find_named_instruction(self, instruction: Any) -> Any:
         """Return the instruction, or a related one that names a framework's op.
 
         Compiler passes make instructions without a name, such as copies. Use the nearest named
-        instruction that they call or read, or else the first of the module's parameters among them.
+        instruction that they call, else that they read, else the first of the module's parameters
+        among them. Equal constants of several ops are one, with the name of the first.
         """
         seen: set[int] = set()
+        inner: deque[Any] = deque()
         queue = deque([instruction])
         argument = None
 
-        while queue and len(seen) < _REACH:
-            found = queue.popleft()
-            if found.id in seen:
+        while (inner or queue) and len(seen) < _REACH:
+            read = inner or queue
+            found = read.popleft()
+            if found.id in seen or found.opcode == b"constant":
                 continue
 
             seen.add(found.id)
@@ -291,14 +326,20 @@ class _Module:
 
                 continue
 
-            if found.metadata.op_name not in (b"", ARGUMENTS.encode()):
+            if _has_name(found):
                 return found
 
             called = found.called_computation_ids
             roots = [self._roots[one] for one in called if one in self._roots]
-            queue += [self._instructions[one] for one in (*roots, *found.operand_ids)]
+            inner += [self._instructions[one] for one in roots]
+            read += [self._instructions[one] for one in found.operand_ids]
 
         return argument or instruction
+
+
+def _has_name(instruction: Any) -> bool:
+    """Say whether an instruction names a framework's op."""
+    return instruction.metadata.op_name not in (b"", ARGUMENTS.encode())
 
 
 def _read_shape(maker: Any, index: Sequence[int]) -> tuple[str, tuple[int, ...]]:

@@ -163,8 +163,7 @@ def label_holders(
     if structure is not None and infer:
         cache = find_cache(structure)
 
-    phases = _find_phases(region, structure)
-    start = _find_backward_start(region, phases)
+    phases, start = _find_phases(region, structure)
     labels = []
 
     for holder, phase in zip(region.holders, phases, strict=True):
@@ -200,10 +199,10 @@ def label_holders(
                 is_activation=is_value and makes_activation(holder.op_type),
             )
 
-        tensor = ""
-        if own in outputs:
-            tensor = f"{name}:{outputs.index(own)}"
+            if not holder.op_name:  # such as zeros, which XLA may make early
+                category = Category.TEMPORARY
 
+        tensor = f"{name}:{outputs.index(own)}" if own in outputs else ""
         labels.append(
             {
                 "op": name or _get_own_name(holder),
@@ -237,8 +236,14 @@ def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
     return name, structure.layers.get(name, "")
 
 
-def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase]:
-    """Return the phase of each holder; without a known op that of the value before it."""
+def _find_phases(
+    region: PlanRegion,
+    structure: GraphIndex | None,
+) -> tuple[list[Phase], int]:
+    """Return the phase of each holder, and the moment at which the backward pass begins.
+
+    A holder without a known op has the phase of the one before it.
+    """
     phases: list[Phase] = []
     last = Phase.FORWARD
 
@@ -258,7 +263,13 @@ def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase
         last = known or last
         phases.append(last)
 
-    return phases
+    start = _find_backward_start(region, phases)
+
+    for index, holder in enumerate(region.holders):
+        if holder.first >= start and phases[index] is Phase.FORWARD:
+            phases[index] = Phase.BACKWARD
+
+    return phases, start
 
 
 def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
@@ -269,8 +280,9 @@ def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
     made: Counter[int] = Counter()
 
     for holder, phase in zip(region.holders, phases, strict=True):
-        sign = -1 if phase is Phase.FORWARD else 1
-        made[holder.first] += sign * holder.size_bytes
+        if is_float(holder.dtype):
+            sign = -1 if phase is Phase.FORWARD else 1
+            made[holder.first] += sign * holder.size_bytes
 
     # Moving the border past a moment corrects its forward values and misplaces the others.
     wrong = least = 0

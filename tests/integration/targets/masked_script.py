@@ -1,6 +1,6 @@
 """A script with a recurrent layer whose mask is checked, so that values of the input decide."""
 
-import keras
+import keras  # noqa: TID253
 import numpy as np
 
 tokens = np.random.default_rng(0).integers(1, 100, (32, 20))

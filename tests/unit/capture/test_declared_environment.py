@@ -8,9 +8,8 @@ from builders import analyze, listing
 from analyzer.capture.process.child_environment import read_declared_environment
 
 SOURCE = """
-import os
+import os; os.environ["TF_USE_LEGACY_KERAS"] = "1"
 from os import environ
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
 environ.setdefault("TF_DETERMINISTIC_OPS", "1")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "0"
@@ -26,14 +25,6 @@ def test_settings_above_the_imports_are_found_and_nothing_else(tmp_path: Path) -
     file.write_text(SOURCE)
     found = read_declared_environment(file, {"TF_ENABLE_ONEDNN_OPTS": "1"})
     assert found == {"TF_USE_LEGACY_KERAS": "1", "TF_DETERMINISTIC_OPS": "1"}
-
-
-def test_a_setting_behind_an_import_on_its_line_is_found(tmp_path: Path) -> None:
-    file = tmp_path / "train.py"
-    file.write_text(
-        'import os; os.environ["TF_USE_LEGACY_KERAS"] = "1"\nimport tensorflow\n'
-    )
-    assert read_declared_environment(file, {}) == {"TF_USE_LEGACY_KERAS": "1"}
 
 
 def test_a_file_that_is_not_python_is_left_to_its_loader(tmp_path: Path) -> None:

@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from analyzer.capture.watch.holder_search import HolderSearch
+from analyzer.capture.watch.host_containers import (
+    count_host_containers,
+    find_grown_containers,
+)
+from analyzer.capture.watch.user_lines import list_codes
 
 
 class Thing:
@@ -130,3 +135,24 @@ def test_a_search_keeps_nothing_alive() -> None:
     HolderSearch(inspect.currentframe())
     del thing
     assert left() is None
+
+
+def test_containers_that_each_step_makes_do_not_grow() -> None:
+    kept = [bytes(9000)]
+    before = count_host_containers()
+    batch = [bytes(9000)] * 4  # of one step
+    kept += batch
+    rows = find_grown_containers(before, 2, HolderSearch(inspect.currentframe()))
+    names = [row.holder.split("`")[1] for row in rows]
+    assert "kept" in names
+    assert "batch" not in names
+
+
+def test_loops_around_different_steps_have_different_codes() -> None:
+    def make_loop(step: Callable[[], None]) -> Callable[[], None]:
+        return lambda: step()
+
+    train = list(list_codes(make_loop(enclosing)))
+    other = list(list_codes(make_loop(test_a_search_keeps_nothing_alive)))
+    assert train[0] == other[0]
+    assert train[1] != other[1]

@@ -310,14 +310,6 @@ def test_an_old_run_that_ran_out_of_memory_opens_without_an_error(folder: Path) 
     assert "Out of memory: a request for 16.00 MiB failed" in done.out
 
 
-def test_options_that_are_none(folder: Path) -> None:
-    done = analyze("trace", sample_folder("infer"), "--no-such-option")
-    assert done.code == 2
-    assert "Traceback" not in done.err
-    assert analyze("trace").code == 2
-    assert analyze("no-such-command").code == 2
-
-
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "a script that Python cannot read": (
         ["trace", "broken.py"],

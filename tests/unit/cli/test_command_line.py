@@ -55,6 +55,7 @@ def test_a_card_that_is_none(name: str, says: str, folder: Path) -> None:
 def test_an_option_written_wrong_is_corrected() -> None:
     assert "--batch-size" in analyze("trace", "x", "--batchsize", "4").err
     assert "'estimate'" in analyze("estimat", "x").err
+    assert analyze("trace").code == analyze("no-such-command").code == 2
 
 
 OPTIONS = (

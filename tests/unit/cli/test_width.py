@@ -21,9 +21,3 @@ def test_columns_say_how_wide_a_piped_report_is(columns, width, monkeypatch):
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
     assert terminal().width == width
-
-
-def test_no_line_of_a_piped_report_ends_in_spaces(capsys):
-    terminal().print("a table's cell   ")
-    terminal().print("two", "words", sep="  \n")
-    assert capsys.readouterr().out == "a table's cell\ntwo\nwords\n"

@@ -109,7 +109,6 @@ def test_the_highest_of_many_steps_is_shown() -> None:
     steps[7] = replace(steps[7], allocated_bytes=1 << 40)
     (table,) = steps_section(replace(report, steps=tuple(steps)), 4).blocks
     assert [row[0] for row in table.rows] == [0, 1, 7, 18, 19]
-    assert "15 other steps" in table.caption
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,6 @@ def test_cards_are_named_one_by_one_or_with_a_number(text, ids):
     ]
 
 
-@pytest.mark.parametrize("text", ["no-such-card", "17xt4", "0xt4", "", "t4,mi210"])
-def test_what_names_no_card_is_refused_in_one_line(text):
-    with pytest.raises(InputError):
-        parse_cards(text)
-
-
 @pytest.mark.parametrize(
     ("system", "machine"), [("darwin", "arm64"), ("linux", "aarch64")]
 )
@@ -45,6 +39,7 @@ def test_another_machine_is_told_what_remains(monkeypatch, tmp_path, system, mac
 @pytest.mark.parametrize(
     "text",
     [
+        *("no-such-card", "17xt4", "0xt4", "", "t4,mi210"),
         "workspace",
         "=4MiB",
         "nothing=4",
@@ -53,6 +48,7 @@ def test_another_machine_is_told_what_remains(monkeypatch, tmp_path, system, mac
         "context=-1",
     ],
 )
-def test_what_assumes_nothing_of_a_card_is_refused_in_one_line(text):
-    with pytest.raises(InputError):
-        parse_card_assumptions([text])
+def test_what_is_no_card_and_no_assumption_is_refused_in_one_line(text):
+    for parse, given in ((parse_cards, text), (parse_card_assumptions, [text])):
+        with pytest.raises(InputError):
+            parse(given)

@@ -28,9 +28,15 @@ def step_plan() -> BufferPlan:
 
 
 def made(
-    *events: tuple[int, int, int], sizes: dict[int, tuple[int, int]], total: int
+    *events: tuple[int, int, int],
+    sizes: dict[int, tuple[int, int]],
+    total: int,
+    repeated: int = 0,
 ) -> BufferPlan:
-    """Return the plan of a module with these values (offset, bytes) and heap events."""
+    """Return the plan of a module with these values (offset, bytes) and heap events.
+
+    The value ``repeated`` is one constant.
+    """
     proto = HloProto()
     module = proto.hlo_module
     module.name, module.entry_computation_id = b"made", ENTRY
@@ -39,9 +45,14 @@ def made(
 
     for number, (offset, size) in sizes.items():
         shape = {"element_type": 6, "dimensions": [size]}
-        computation.instructions.add(
+        made_by = computation.instructions.add(
             id=number, name=f"i{number}".encode(), opcode=b"add", shape=shape
         )
+        made_by.metadata.op_name = b"own"
+        if number == repeated:
+            made_by.opcode = b"broadcast"
+            made_by.operand_ids.append(99)
+            computation.instructions.add(id=99, name=b"zero", opcode=b"constant")
         buffer = proto.buffer_assignment.logical_buffers.add(id=number, size=size)
         buffer.defined_at.instruction_id = number
         allocation.assigned.add(logical_buffer_id=number, offset=offset, size=size)
@@ -92,15 +103,24 @@ def test_a_value_that_shares_takes_over_and_hands_on() -> None:
     assert region.occupied_bytes == [64, 64, 64, 96, 32, 0]
 
 
-def test_values_that_do_not_fit_are_a_broken_book() -> None:
-    # GIVEN two values at the same place at the same time
-    with pytest.raises(TraceError, match="buffer of 64 B"):
-        made((ALLOC, 1, 0), (ALLOC, 2, 0), sizes={1: (0, 64), 2: (0, 64)}, total=64)
+@pytest.mark.parametrize(
+    ("offset", "error"),
+    [(0, "buffer of 64 B"), (64, "value 2 lies outside of allocation")],
+)
+def test_values_that_do_not_fit_are_a_damaged_module(offset: int, error: str) -> None:
+    with pytest.raises(TraceError, match=error):
+        made(
+            (ALLOC, 1, 0), (ALLOC, 2, 0), sizes={1: (0, 64), 2: (offset, 64)}, total=64
+        )
 
 
-def test_a_value_outside_of_its_allocation_is_a_damaged_module() -> None:
-    with pytest.raises(TraceError, match="value 2 lies outside of allocation"):
-        made((ALLOC, 1, 0), (ALLOC, 2, 0), sizes={1: (0, 64), 2: (64, 64)}, total=64)
+def test_zeros_that_ops_share_have_no_name_of_an_op() -> None:
+    # GIVEN i1, which repeats a constant that XLA named after one of its users, and i2
+    ends = (ALLOC, 1, 0), (ALLOC, 2, 0), (FREE, 1, 0), (FREE, 2, 0)
+    sizes = {1: (0, 64), 2: (64, 64)}
+    (region,) = made(*ends, sizes=sizes, total=128, repeated=1)
+    # THEN i1 has no name: other ops may use it too
+    assert [holder.op_name for holder in region.holders] == ["", "own"]
 
 
 @pytest.mark.parametrize(
