@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import INSTALLED, analyze_in_child
+from builders import analyze_in_child, run_python
 from simulated_cards import NEEDS_CARDS
 
 from analyzer.cards import find_gpu, memory_limit
@@ -40,7 +38,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(cache: Path, gpu: str = "t4", **more: str) -> dict[str, str]:
     cards = CaptureOptions(gpu=gpu, assume={"context": CONTEXT + OTHERS})
     own = {
-        "PYTHONPATH": str(INSTALLED),
         "SIMULATED_CARD_NEIGHBOURS": f"{os.getppid()}:{OTHERS}",
         **more,
     }
@@ -50,14 +47,7 @@ def environment(cache: Path, gpu: str = "t4", **more: str) -> dict[str, str]:
 def read_inside(
     cache: Path, set_up: str = "", **more: str
 ) -> tuple[dict[str, Any], ...]:
-    ended = subprocess.run(
-        [sys.executable, "-c", HEAD + set_up + TAIL],
-        env=environment(cache, **more),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    ended = run_python("-c", HEAD + set_up + TAIL, **environment(cache, **more))
     assert ended.returncode == 0, ended.stderr
     return tuple(json.loads(ended.stdout.splitlines()[-1]))
 

@@ -16,9 +16,7 @@ TARGET = f"{Path(__file__).parent}/targets/gpu_steps.py:cnn"
 @pytest.mark.slow
 def test_two_interpreters_are_compared(tmp_path: Path) -> None:
     arguments = ("diff", TARGET, "--python", sys.executable, "--json", "diff.json")
-    ended = analyze_in_child(
-        *arguments, "--python", sys.executable, cwd=tmp_path, timeout_s=600
-    )
+    ended = analyze_in_child(*arguments, "--python", sys.executable, cwd=tmp_path)
     assert ended.code == 0, ended.err
     peaks = json.loads((tmp_path / "diff.json").read_text())["peak"]
     assert all(row["a_bytes"] for row in peaks if row["number"] == "requested")

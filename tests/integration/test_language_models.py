@@ -40,7 +40,7 @@ def report(folder: Path, command: str, target: str, *options: str) -> dict[str, 
         "--out",
         command,
     )
-    ended = analyze_in_child(*arguments, "--force", cwd=folder, timeout_s=600)
+    ended = analyze_in_child(*arguments, "--force", cwd=folder)
     assert ended.code == 0, ended.err
     document: dict[str, Any] = json.loads(
         (folder / command / "report.json").read_text()

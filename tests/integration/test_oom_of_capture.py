@@ -62,7 +62,7 @@ def test_it_is_reported_and_the_run_folder_keeps_the_allocators_own_list(
 def reproduce(step: tuple[str, ...], folder: Path) -> dict[str, Any]:
     """Return what ``--reproduce`` finds of a step and the log of the run in ``folder``."""
     arguments = ("oom", "run/capture.log", "--reproduce", "--json", "oom.json")
-    told = analyze_in_child(*arguments, "--target", *step, cwd=folder, timeout_s=600)
+    told = analyze_in_child(*arguments, "--target", *step, cwd=folder)
     assert told.code == 0, told.err
     return json.loads((folder / "oom.json").read_text())["reproduction"]
 

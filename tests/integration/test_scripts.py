@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import COMMAND, INSTALLED
+from builders import COMMAND, run_python
 from simulated_cards import NEEDS_CARDS
 
 pytestmark = pytest.mark.tf
@@ -27,31 +25,10 @@ def run(
     folder: Path, script: str, *arguments: str, given: str = "", **environment: str
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     shutil.copy(SCRIPTS / script, folder)
-    done = subprocess.run(
-        [sys.executable, str(COMMAND), "trace", script, "--out", "out", *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    words = (COMMAND, "trace", script, "--out", "out", *arguments)
+    done = run_python(*words, cwd=folder, given=given, **environment)
     report = folder / "out" / "report.json"
     return done, json.loads(report.read_text()) if report.is_file() else {}
-
-
-def run_alone(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program that imports this package itself."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
 
 
 def line_of(script: str, words: str) -> str:
@@ -139,7 +116,7 @@ def test_an_array_that_fit_copies_has_its_name_and_the_process_its_size(
     first = report["findings"][0]
     assert first["id"] == "data-held"
     assert line_of("fit_array.py", "x_train =") in first["title"]
-    alone = run_alone(tmp_path, "fit_array.py")
+    alone = run_python("fit_array.py", cwd=tmp_path)
     expected = pytest.approx(int(alone.stdout), rel=0.2)
     assert report["program"]["process_peak_bytes"] == expected
 
@@ -236,19 +213,7 @@ print(json.dumps([
 
 @pytest.mark.slow
 def test_steps_of_ones_own_process_are_watched(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WATCH],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(INSTALLED),
-            "TF_CPU_ALLOCATOR_USE_BFC": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = run_python("-c", WATCH, cwd=tmp_path, TF_CPU_ALLOCATOR_USE_BFC="1")
     assert done.returncode == 0, done.stderr[-3000:]
     *_, said, told = done.stdout.splitlines()
     assert said == "mine"
@@ -284,7 +249,7 @@ def assert_owners_are_named(report: dict[str, Any], script: str) -> None:
 def test_a_flight_recorder_names_the_owners_in_a_late_step(
     tmp_path: Path, way: str
 ) -> None:
-    done = run_alone(tmp_path, str(SCRIPTS / "late_fit.py"), way)
+    done = run_python(SCRIPTS / "late_fit.py", way, cwd=tmp_path)
     assert "ResourceExhaustedError" in done.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert_owners_are_named(report, "late_fit.py")

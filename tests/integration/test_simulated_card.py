@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
 import shutil
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import INSTALLED, analyze_in_child
+from builders import analyze_in_child, run_python
 from simulated_cards import NEEDS_CARDS
 from workbench import TARGETS, Workbench
 
@@ -257,15 +254,7 @@ def test_a_live_model_runs_on_the_card_in_a_process_of_its_own(
         "result = analyzer.trace(gpu_steps.cnn(), gpu='t4', batch_size=8, jit=False, out='live')\n"
         "print(json.dumps([result.document['kind'], result.document['fits'], result.peak_bytes]))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=workbench.folder,
-        env={**os.environ, "PYTHONPATH": f"{INSTALLED}{os.pathsep}{workbench.folder}"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = run_python("-c", code, cwd=workbench.folder)
     assert done.returncode == 0, done.stderr[-3000:]
     kind, fits, peak = json.loads(done.stdout.splitlines()[-1])
     assert (kind, fits) == ("simulated_card", True)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import INSTALLED
+from builders import run_python
 
 pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parents[1] / "targets"
@@ -158,15 +155,13 @@ class Corpus:
         cases = {f"works {name}": case[:2] for name, case in works.items()}
         cases |= {f"refused {name}": case[:2] for name, case in REFUSED.items()}
         cases |= {f"eager {name}": case[:2] for name, case in EAGER.items()}
-        environment = {"PYTHONPATH": str(INSTALLED), "TF_CPU_ALLOCATOR_USE_BFC": "1"}
-        done = subprocess.run(
-            [sys.executable, "run_corpus.py", kind],
+        environment = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+        done = run_python(
+            "run_corpus.py",
+            kind,
             cwd=self.folder,
-            env={**os.environ, **environment, "CUDA_VISIBLE_DEVICES": "-1"},
-            input=json.dumps(cases),
-            text=True,
-            capture_output=True,
-            timeout=600,
+            given=json.dumps(cases),
+            **environment,
         )
         assert done.returncode == 0, done.stderr[-3000:]
         outcomes: dict[str, Any] = json.loads(

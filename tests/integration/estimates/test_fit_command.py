@@ -129,7 +129,6 @@ def fit(folder: Path, name: str, *options: str) -> tuple[Ended, FitAnswer]:
         "-q",
         *options,
         cwd=folder,
-        timeout_s=600,
     )
     assert ended.code in (0, 3), ended.err
     return ended, msgspec.json.decode(file.read_bytes(), type=FitAnswer)
@@ -209,7 +208,7 @@ def test_estimates_find_a_size_without_a_card(
 @pytest.mark.tf
 def test_a_batch_that_cannot_be_chosen_is_one_clear_line(folder: Path) -> None:
     ended = analyze_in_child(
-        "fit", "models.py:fixed", "--limit", "1GiB", "-q", cwd=folder, timeout_s=600
+        "fit", "models.py:fixed", "--limit", "1GiB", "-q", cwd=folder
     )
     assert ended.code == 2
     assert "is fixed" in ended.err
@@ -334,7 +333,7 @@ def test_a_patch_is_written_where_the_file_has_one_place(tmp_path: Path) -> None
     (tmp_path / "train.py").write_text(PATCHED)
     ended = analyze_in_child(
         "estimate", "train.py:build", "--inter-op-threads", "1", "--what-if", "optimizer-sgd,half-batch",
-        "--patch", "patches", "--no-save", "--json", "answer.json", cwd=tmp_path, timeout_s=600,
+        "--patch", "patches", "--no-save", "--json", "answer.json", cwd=tmp_path,
     )  # fmt: skip
     assert ended.code == 0, ended.err
     assert (tmp_path / "train.py").read_text() == PATCHED
@@ -363,7 +362,7 @@ def test_a_step_of_the_users_own_has_the_optimizer_that_a_remedy_asks_for(
         file = folder / f"{name}.json"
         ended = analyze_in_child(
             "estimate", f"models.py:{name}", "--inter-op-threads", "1", "--json", str(file), "-q",
-            *options, cwd=folder, timeout_s=600,
+            *options, cwd=folder,
         )  # fmt: skip
         assert ended.code == 0, ended.err
         return json.loads(file.read_text(encoding="utf-8"))

@@ -18,6 +18,7 @@ from builders import (
     TraceBuilder,
     analyze,
     listing,
+    run_python,
     sample_folder,
     sample_trace,
     small_trace,
@@ -352,7 +353,4 @@ def test_mistakes_of_newcomers(words: list[str], says: str, folder: Path) -> Non
 
 
 def test_the_package_runs_as_a_module() -> None:
-    command = (sys.executable, "-m", "analyzer", "--version")
-    assert subprocess.run(command, capture_output=True, text=True).stdout.startswith(
-        "analyze "
-    )
+    assert run_python("-m", "analyzer", "--version").stdout.startswith("analyze ")

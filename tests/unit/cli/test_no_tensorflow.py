@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from builders import COMMAND, INSTALLED, complaints, sample_folder
+from builders import COMMAND, complaints, run_python, sample_folder
 
 # Runs before anything else in the child: any import of the two, by whatever way, is an error.
 GUARD = """
@@ -22,15 +20,7 @@ sys.meta_path.insert(0, Guard())
 
 
 def run(code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", GUARD + code, *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(INSTALLED)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    return run_python("-c", GUARD + code, *arguments, cwd=cwd)
 
 
 def test_the_guard_catches_it(tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from builders import INSTALLED, sample_folder, sample_trace
+from builders import run_python, sample_folder, sample_trace
 
 # Runs before anything else in the child. The light install of docs/start.md lacks these packages.
 LIGHT = """
@@ -46,15 +44,7 @@ LOG = (
 
 
 def run(guard: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", guard + ENTRY, *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(INSTALLED)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    return run_python("-c", guard + ENTRY, *arguments, cwd=cwd)
 
 
 @pytest.mark.parametrize(
