@@ -125,14 +125,14 @@ EAGER: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
 }
 FEW = (
-    "lazy slots", "variables in the step", "nested outputs",
-    "speech, shapes", "no Input", "remembers its shape", "augmented",
+    "lazy slots", "variables in the step", "speech, shapes",
+    "no Input", "remembers its shape", "augmented",
 )  # fmt: skip
 """Of those that work, the ones that are not left for ``-m slow``."""
 
 
 class Corpus:
-    """What became of each target; one process for all estimates, and one for all runs.
+    """What became of each target; one process for all.
 
     Args:
         folder: Where the targets lie.
@@ -145,12 +145,11 @@ class Corpus:
         self.found: dict[str, dict[str, Any]] = {}
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        if kind not in self.found:
-            self.found[kind] = self._run(kind)
+        self.found = self.found or self._run()
         outcome: dict[str, Any] = self.found[kind][name]
         return outcome
 
-    def _run(self, kind: str) -> dict[str, Any]:
+    def _run(self) -> dict[str, Any]:
         works = {name: case for name, case in WORKS.items() if name in self.wanted}
         cases = {f"works {name}": case[:2] for name, case in works.items()}
         cases |= {f"refused {name}": case[:2] for name, case in REFUSED.items()}
@@ -158,14 +157,13 @@ class Corpus:
         environment = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "CUDA_VISIBLE_DEVICES": "-1"}
         done = run_python(
             "run_corpus.py",
-            kind,
             cwd=self.folder,
             given=json.dumps(cases),
             **environment,
         )
         assert done.returncode == 0, done.stderr[-3000:]
         outcomes: dict[str, Any] = json.loads(
-            (self.folder / f"{kind}.json").read_text()
+            (self.folder / "results.json").read_text()
         )
         return outcomes
 
