@@ -314,10 +314,11 @@ def run_python(
 
 
 def analyze_in_child(
-    *arguments: str | os.PathLike[str], cwd: Path, **environment: str
+    *arguments: str | os.PathLike[str], cwd: Path, code: int = 0, **environment: str
 ) -> Ended:
-    """Run the command in a process of its own; needed for what starts TensorFlow."""
+    """Run the command, which ends with ``code``, in a process of its own."""
     done = run_python(COMMAND, *arguments, cwd=cwd, **environment)
+    assert done.returncode == code, done.stderr
     return Ended(done.returncode, done.stdout, done.stderr)
 
 

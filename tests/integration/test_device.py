@@ -109,8 +109,7 @@ def test_the_command_reads_the_driver_alone(cache: Path, tmp_path: Path) -> None
         name: value for name, value in env.items() if os.environ.get(name) != value
     }
     path = tmp_path / "device.json"
-    ended = analyze_in_child("device", "--json", str(path), cwd=tmp_path, **changed)
-    assert ended.code == 0, ended.err
+    analyze_in_child("device", "--json", str(path), cwd=tmp_path, **changed)
     (card,) = json.loads(path.read_text())["cards"]
     assert rows_of(card) == {
         "process": OTHERS,

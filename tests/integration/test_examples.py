@@ -33,7 +33,6 @@ def peak(folder: Path, target: str, *options: str) -> dict[str, Any]:
         "-",
     )
     ended = analyze_in_child(*words, "--inter-op-threads", "1", *options, cwd=folder)
-    assert ended.code == 0, ended.err
     told: dict[str, Any] = json.loads(ended.out)
     return told
 

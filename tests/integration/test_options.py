@@ -75,6 +75,7 @@ BROKEN = {
         {},
         "No module named 'nothing_like_it'",
     ),
+    "syntax": ("bad.py:x", "def (:", {}, "SyntaxError"),
     "damaged": ("damaged.keras", "no archive", {}, "is damaged"),
     "call reads values": (
         "reads.py:x",

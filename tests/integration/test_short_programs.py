@@ -28,15 +28,12 @@ print("own", tf.config.experimental.get_memory_info(DEVICE)["peak"])
 """
 
 
-def run(
-    folder: Path, text: str, *arguments: str, status: int = 0
-) -> tuple[int, dict[str, Any]]:
+def run(folder: Path, text: str, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Run a program under the command; return its own peak and the report."""
     device = "GPU:0" if "--gpu" in arguments else "CPU:0"
     (folder / "program.py").write_text((text + END).replace("DEVICE", repr(device)))
     words = ("trace", "program.py", "--out", "out", *arguments)
     done = analyze_in_child(*words, cwd=folder)
-    assert done.code == status, done.err
     own = next(
         int(line.split()[1]) for line in done.out.splitlines() if line[:4] == "own "
     )
