@@ -17,7 +17,7 @@ def test_help_loads_nothing_that_a_command_works_with():
         "from analyzer.cli.app import app\n"
         "try:\n    app(['--help'])\n"
         "except SystemExit:\n    pass\n"
-        "print([m for m in ('pandas', 'numpy', 'networkx') if m in sys.modules])"
+        "print([m for m in ('pandas', 'numpy', 'networkx', 'keras', 'tensorflow') if m in sys.modules])"
     )
     done = run_python("-c", code)
     assert all(name in done.stdout for name in COMMANDS)
