@@ -13,6 +13,7 @@ from simulated_cards import NEEDS_CARDS
 
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.machine import cache_folder
 from analyzer.simulated_card.card_environment import make_card_environment
 
 pytestmark = [
@@ -31,8 +32,11 @@ TAIL = (
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache() -> Path:
+    """Return the folder in which all tests keep the card's library."""
+    folder = cache_folder()
+    assert folder is not None
+    return folder
 
 
 def environment(cache: Path, gpu: str = "t4", **more: str) -> dict[str, str]:
