@@ -269,9 +269,7 @@ class Ended:
     @property
     def complaint(self) -> str:
         """What standard error has beside the files that were written."""
-        return "".join(
-            line for line in self.err.splitlines(True) if not line.startswith("Wrote ")
-        )
+        return complaints(self.err)
 
 
 def complaints(err: str) -> str:
@@ -295,26 +293,33 @@ def analyze(*arguments: str | os.PathLike[str]) -> Ended:
     return Ended(code, out.getvalue(), err.getvalue())
 
 
-def analyze_in_child(
+def run_python(
     *arguments: str | os.PathLike[str],
-    cwd: Path,
-    timeout_s: float = 600,
+    cwd: Path | None = None,
+    given: str = "",
     **environment: str,
-) -> Ended:
-    """Run the command in a process of its own; needed for what starts TensorFlow."""
-    done = subprocess.run(
-        [sys.executable, str(COMMAND), *map(os.fspath, arguments)],
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments in a process that imports the package under test."""
+    return subprocess.run(
+        [sys.executable, *map(os.fspath, arguments)],
         cwd=cwd,
-        env={**os.environ, **environment},
+        env={**os.environ, "PYTHONPATH": str(INSTALLED), **environment},
+        input=given,
         capture_output=True,
-        timeout=timeout_s,
+        text=True,
+        errors="replace",
+        timeout=600,
         check=False,
     )
-    return Ended(
-        done.returncode,
-        done.stdout.decode("utf-8", "replace"),
-        done.stderr.decode(errors="replace"),
-    )
+
+
+def analyze_in_child(
+    *arguments: str | os.PathLike[str], cwd: Path, code: int = 0, **environment: str
+) -> Ended:
+    """Run the command, which ends with ``code``, in a process of its own."""
+    done = run_python(COMMAND, *arguments, cwd=cwd, **environment)
+    assert done.returncode == code, done.stderr
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 def listing(folder: Path) -> set[str]:

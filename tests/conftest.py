@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -80,6 +81,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         lasts[item.path] += _estimate_seconds(item)
 
     items.sort(key=lambda item: -lasts[item.path])
+
+
+_SHARING = {
+    "cards": (
+        "simulated_card",
+        "estimate_by_running",
+        "estimate_gpu",
+        "causes",
+        "values_on_card",
+    ),
+    "cpu": ("trace_command", "estimate", "estimate_compiled"),
+}
+"""Files whose tests share captures and processes on the workbench, by a name for them."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each worker whole files, and files that share captures to one worker."""
+    from xdist.scheduler import LoadFileScheduling
+
+    places = {
+        f"test_{name}.py": place for place, names in _SHARING.items() for name in names
+    }
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return places.get(file.rpartition("/")[2], file)
+
+    return Scheduling(config, log)
 
 
 def pytest_report_header() -> str:

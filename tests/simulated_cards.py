@@ -1,5 +1,7 @@
 """The mark of tests that run steps on simulated cards."""
 
+from importlib.metadata import version
+
 import pytest
 
 from analyzer.model.errors import InputError
@@ -15,6 +17,10 @@ def _has_simulated_card() -> bool:
     return True
 
 
+NEEDS_NCCL_BY_NAME = pytest.mark.skipif(
+    tuple(map(int, version("tensorflow").split(".")[:2])) < (2, 21),
+    reason="NCCL is built in",
+)
 NEEDS_CARDS = pytest.mark.skipif(
     not _has_simulated_card(),
     reason="needs Linux on x86-64, a compiler and TensorFlow 2.18 or newer",

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import ROOT, analyze_in_child
+from builders import ROOT, analyze_in_child, run_python
 
 pytestmark = pytest.mark.tf
 
@@ -20,15 +17,7 @@ SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 
 
 def ran(script: str) -> str:
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    ended = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{script}.py")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    ended = run_python(EXAMPLES / f"{script}.py", TF_CPP_MIN_LOG_LEVEL="2")
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
@@ -43,10 +32,7 @@ def peak(folder: Path, target: str, *options: str) -> dict[str, Any]:
         "--json",
         "-",
     )
-    ended = analyze_in_child(
-        *words, "--inter-op-threads", "1", *options, cwd=folder, timeout_s=600
-    )
-    assert ended.code == 0, ended.err
+    ended = analyze_in_child(*words, "--inter-op-threads", "1", *options, cwd=folder)
     told: dict[str, Any] = json.loads(ended.out)
     return told
 

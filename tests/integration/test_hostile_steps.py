@@ -192,7 +192,7 @@ def test_a_step_that_leaves_things_behind(name: str, place: Place) -> None:
     "number",
     [
         signal.SIGINT,
-        signal.SIGTERM,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
     ],
 )

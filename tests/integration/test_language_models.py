@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import analyze_in_child, complaints
+from builders import analyze_in_child
 
 pytestmark = pytest.mark.tf
 TARGET = Path(__file__).parent / "targets" / "generation.py"
@@ -40,8 +40,7 @@ def report(folder: Path, command: str, target: str, *options: str) -> dict[str, 
         "--out",
         command,
     )
-    ended = analyze_in_child(*arguments, "--force", cwd=folder, timeout_s=600)
-    assert ended.code == 0, ended.err
+    analyze_in_child(*arguments, "--force", cwd=folder)
     document: dict[str, Any] = json.loads(
         (folder / command / "report.json").read_text()
     )
@@ -104,10 +103,9 @@ def test_presets_that_cannot_be_built(
     tmp_path: Path, preset: str, expected: str
 ) -> None:
     (tmp_path / "folder").mkdir()
-    ended = analyze_in_child("estimate", f"hub:{preset}", cwd=tmp_path)
-    assert ended.code == 2
+    ended = analyze_in_child("estimate", f"hub:{preset}", cwd=tmp_path, code=2)
     assert expected in ended.err
-    assert len(complaints(ended.err).splitlines()) == 1
+    assert ended.complaint.count("\n") == 1
 
 
 def test_preset_without_keras_hub_names_the_package(tmp_path: Path) -> None:
@@ -115,8 +113,7 @@ def test_preset_without_keras_hub_names_the_package(tmp_path: Path) -> None:
         "raise ImportError('No module named keras_hub')"
     )
     ended = analyze_in_child(
-        "estimate", "hub:gemma_2b_en", cwd=tmp_path, PYTHONPATH=str(tmp_path)
+        "estimate", "hub:gemma_2b_en", cwd=tmp_path, code=2, PYTHONPATH=str(tmp_path)
     )
-    assert ended.code == 2
     assert "pip install keras-hub" in ended.err
-    assert len(complaints(ended.err).splitlines()) == 1
+    assert ended.complaint.count("\n") == 1

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import INSTALLED, listing
+from builders import INSTALLED, listing, run_python
 
 pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parent / "targets"
@@ -47,19 +45,8 @@ def answer(result, model, before, environment, threads):
 
 def run(code: str, folder: Path, **environment: str) -> list[Any]:
     """Return what a script printed, as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", COMMON + code],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{INSTALLED}{os.pathsep}{TARGETS}",
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    places = f"{INSTALLED}{os.pathsep}{TARGETS}"
+    done = run_python("-c", COMMON + code, cwd=folder, PYTHONPATH=places, **environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines() if line[0] in "{["]
 

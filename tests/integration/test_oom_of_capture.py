@@ -33,9 +33,9 @@ def test_it_is_reported_and_the_run_folder_keeps_the_allocators_own_list(
             "--quiet",
         ),
         cwd=tmp_path,
+        code=5,
         TF_CPU_BFC_MEM_LIMIT_IN_MB="48",
     )
-    assert ended.code == 5, ended.err
     assert "Traceback" not in ended.err
     result = analyzer.open_trace(tmp_path / "run")
     assert result.recording.device.memory_limit_bytes == 48 << 20
@@ -62,8 +62,7 @@ def test_it_is_reported_and_the_run_folder_keeps_the_allocators_own_list(
 def reproduce(step: tuple[str, ...], folder: Path) -> dict[str, Any]:
     """Return what ``--reproduce`` finds of a step and the log of the run in ``folder``."""
     arguments = ("oom", "run/capture.log", "--reproduce", "--json", "oom.json")
-    told = analyze_in_child(*arguments, "--target", *step, cwd=folder, timeout_s=600)
-    assert told.code == 0, told.err
+    analyze_in_child(*arguments, "--target", *step, cwd=folder)
     return json.loads((folder / "oom.json").read_text())["reproduction"]
 
 
@@ -74,8 +73,7 @@ def test_a_log_is_reproduced_on_a_simulated_card(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parent / "targets" / "gpu_steps.py", tmp_path)
     step = ("gpu_steps.py:cnn", "--batch-size", "1024")
     options = ("--gpu", "t4", "--no-jit", "--limit", "320MiB", "--out", "run")
-    ended = analyze_in_child("trace", *step, *options, cwd=tmp_path)
-    assert ended.code == 5, ended.err
+    analyze_in_child("trace", *step, *options, cwd=tmp_path, code=5)
 
     # WHEN the step runs again under the limit of the log
     found = reproduce(step, tmp_path)
@@ -86,8 +84,7 @@ def test_a_log_is_reproduced_on_a_simulated_card(tmp_path: Path) -> None:
     assert found["is_same_request"]
     assert "accumulate-4" in [one["id"] for one in found["remedies"]]
     quarter = ("gpu_steps.py:cnn", "--batch-size", "256")
-    ended = analyze_in_child("trace", *quarter, *options, "--force", cwd=tmp_path)
-    assert ended.code == 0, ended.err
+    analyze_in_child("trace", *quarter, *options, "--force", cwd=tmp_path)
 
 
 _BESIDE = """
@@ -119,8 +116,7 @@ def test_what_the_log_holds_beside_the_step_is_taken_off_the_limit(
     (tmp_path / "steps.py").write_text(_BESIDE)
     options = ("--batch-size", "8192", "--gpu", "t4", "--no-jit", "--limit", "500MiB")
     arguments = ("trace", "steps.py:beside", *options, "--out", "run")
-    ended = analyze_in_child(*arguments, cwd=tmp_path)
-    assert ended.code == 5, ended.err
+    analyze_in_child(*arguments, cwd=tmp_path, code=5)
 
     # WHEN the step runs without the variable, under the limit of the log
     step = ("steps.py:wide", "--batch-size", "8192")

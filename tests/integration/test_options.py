@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import INSTALLED
+from builders import run_python
 
 pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parent / "targets"
@@ -78,6 +75,7 @@ BROKEN = {
         {},
         "No module named 'nothing_like_it'",
     ),
+    "syntax": ("bad.py:x", "def (:", {}, "SyntaxError"),
     "damaged": ("damaged.keras", "no archive", {}, "is damaged"),
     "call reads values": (
         "reads.py:x",
@@ -108,14 +106,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         if code:
             (folder / target.partition(":")[0]).write_text(code)
         cases[f"broken, {name}"] = (target, options)
-    done = subprocess.run(
-        [sys.executable, "run_options.py"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(INSTALLED), "CUDA_VISIBLE_DEVICES": "-1"},
-        input=json.dumps(cases),
-        text=True,
-        capture_output=True,
-        timeout=600,
+    done = run_python(
+        "run_options.py", cwd=folder, given=json.dumps(cases), CUDA_VISIBLE_DEVICES="-1"
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads((folder / "results.json").read_text())

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import COMMAND, INSTALLED
+from builders import COMMAND, run_python
 from simulated_cards import NEEDS_CARDS
 
 pytestmark = pytest.mark.tf
@@ -24,34 +22,19 @@ OF_A_PROGRAM = {
 
 
 def run(
-    folder: Path, script: str, *arguments: str, given: str = "", **environment: str
+    folder: Path,
+    script: str,
+    *arguments: str,
+    given: str = "",
+    code: int = 0,
+    **environment: str,
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     shutil.copy(SCRIPTS / script, folder)
-    done = subprocess.run(
-        [sys.executable, str(COMMAND), "trace", script, "--out", "out", *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    words = (COMMAND, "trace", script, "--out", "out", *arguments)
+    done = run_python(*words, cwd=folder, given=given, **environment)
+    assert done.returncode == code, done.stderr
     report = folder / "out" / "report.json"
     return done, json.loads(report.read_text()) if report.is_file() else {}
-
-
-def run_alone(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program that imports this package itself."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
 
 
 def line_of(script: str, words: str) -> str:
@@ -87,8 +70,7 @@ QUICK = ("kept_list.py",)
     ],
 )
 def test_what_is_planted_is_found_first(tmp_path: Path, script: str) -> None:
-    done, report = run(tmp_path, script)
-    assert done.returncode == 0, done.stderr
+    _, report = run(tmp_path, script)
     found, words = PLANTED[script]
     first = report["findings"][0]
     assert first["id"] == found
@@ -100,8 +82,7 @@ def test_what_is_planted_is_found_first(tmp_path: Path, script: str) -> None:
 def test_results_in_a_list_are_not_inputs_and_no_tape_keeps_them(
     tmp_path: Path,
 ) -> None:
-    done, report = run(tmp_path, "kept_features.py")
-    assert done.returncode == 0, done.stderr
+    _, report = run(tmp_path, "kept_features.py")
     found = [one["id"] for one in report["findings"]]
     assert found[0] == "kept-tensors"
     assert not {"held-over", "kept-by-tape"}.intersection(found)
@@ -123,23 +104,21 @@ def assert_is_told_nothing(report: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_a_clean_eager_script_is_told_nothing(tmp_path: Path) -> None:
-    done, report = run(tmp_path, "clean_eager.py")
-    assert done.returncode == 0, done.stderr
+    _, report = run(tmp_path, "clean_eager.py")
     assert_is_told_nothing(report)
 
 
 def test_an_array_that_fit_copies_has_its_name_and_the_process_its_size(
     tmp_path: Path,
 ) -> None:
-    done, report = run(tmp_path, "fit_array.py")
-    assert done.returncode == 0, done.stderr
+    _, report = run(tmp_path, "fit_array.py")
     largest = report["tensors_at_peak"][0]
     assert largest["name"] == "the copy of `x_train`"
     assert largest["requested_bytes"] == 8000 * 40 * 40 * 4
     first = report["findings"][0]
     assert first["id"] == "data-held"
     assert line_of("fit_array.py", "x_train =") in first["title"]
-    alone = run_alone(tmp_path, "fit_array.py")
+    alone = run_python("fit_array.py", cwd=tmp_path)
     expected = pytest.approx(int(alone.stdout), rel=0.2)
     assert report["program"]["process_peak_bytes"] == expected
 
@@ -161,9 +140,8 @@ ENDS = {
 )
 def test_a_script_ends_as_it_would_and_is_reported(tmp_path: Path, how: str) -> None:
     words = ("--steps", "2", "--", how)
-    done, report = run(tmp_path, "fit_ends.py", *words, given="a line\n")
-    status, said = ENDS[how]
-    assert done.returncode == status, done.stderr
+    code, said = ENDS[how]
+    done, report = run(tmp_path, "fit_ends.py", *words, given="a line\n", code=code)
     assert said in done.stderr
     assert done.stdout.startswith("a line\ntrained\n")
     assert "category at the peak" in done.stdout
@@ -182,8 +160,7 @@ def test_a_script_ends_as_it_would_and_is_reported(tmp_path: Path, how: str) -> 
 def test_a_script_that_runs_out_of_memory_is_explained(
     tmp_path: Path, script: str
 ) -> None:
-    done, report = run(tmp_path, script, TF_CPU_BFC_MEM_LIMIT_IN_MB="400")
-    assert done.returncode == 1
+    done, report = run(tmp_path, script, code=1, TF_CPU_BFC_MEM_LIMIT_IN_MB="400")
     assert "ResourceExhaustedError" in done.stderr
     assert "another exception occurred" not in done.stderr
     assert report["findings"][0]["id"] == "out-of-memory"
@@ -236,20 +213,8 @@ print(json.dumps([
 
 @pytest.mark.slow
 def test_steps_of_ones_own_process_are_watched(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WATCH],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(INSTALLED),
-            "TF_CPU_ALLOCATOR_USE_BFC": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_python("-c", WATCH, cwd=tmp_path, TF_CPU_ALLOCATOR_USE_BFC="1")
+    assert done.returncode == 0, done.stderr
     *_, said, told = done.stdout.splitlines()
     assert said == "mine"
     callback, block, empty, kept_by_watching = json.loads(told)
@@ -284,7 +249,7 @@ def assert_owners_are_named(report: dict[str, Any], script: str) -> None:
 def test_a_flight_recorder_names_the_owners_in_a_late_step(
     tmp_path: Path, way: str
 ) -> None:
-    done = run_alone(tmp_path, str(SCRIPTS / "late_fit.py"), way)
+    done = run_python(SCRIPTS / "late_fit.py", way, cwd=tmp_path)
     assert "ResourceExhaustedError" in done.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert_owners_are_named(report, "late_fit.py")
@@ -296,7 +261,6 @@ BATCH_BYTES = 16 * 200 * 200 * 3 * 4
 @pytest.mark.slow
 def test_batches_of_a_queue_are_inputs_and_the_queue_is_found(tmp_path: Path) -> None:
     done, report = run(tmp_path, "fit_queue.py")
-    assert done.returncode == 0, done.stderr
     assert report["categories_at_peak"]["input"] >= BATCH_BYTES
     (found,) = [one for one in report["findings"] if one["id"] == "data-stage"]
     assert "queue of the PyDataset" in found["title"]
@@ -311,8 +275,7 @@ def test_one_call_with_all_data_is_named(tmp_path: Path) -> None:
     for how in ("at once", "batches"):
         folder = tmp_path / how
         folder.mkdir()
-        done, reports[how] = run(folder, "whole_set.py", "--gpu", "t4", "--", how)
-        assert done.returncode == 0, done.stderr
+        _, reports[how] = run(folder, "whole_set.py", "--gpu", "t4", "--", how)
 
     whole, batches = reports["at once"], reports["batches"]
     saved = whole["peak"]["requested_bytes"] - batches["peak"]["requested_bytes"]
@@ -331,7 +294,6 @@ def test_variables_that_sparse_updates_and_assignments_move_are_found(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     done, report = run(tmp_path, "sparse_update.py", *options)
-    assert done.returncode == 0, done.stderr
     weights = int(done.stdout.split()[0])
     sizes = report["categories_at_peak"]
     assert report["integrity"]["damages"] == []
@@ -347,8 +309,7 @@ def test_variables_that_sparse_updates_and_assignments_move_are_found(
 @pytest.mark.slow
 @NEEDS_CARDS
 def test_fit_reads_no_unknown_value(tmp_path: Path) -> None:
-    done, report = run(tmp_path, "fit_array.py", "--gpu", "t4")
-    assert done.returncode == 0, done.stderr
+    _, report = run(tmp_path, "fit_array.py", "--gpu", "t4")
     assert report["program"]["steps"] > 1
     assert not [one for one in report["warnings"] if "lacks values" in one]
 
@@ -357,7 +318,6 @@ def test_a_clean_script_with_the_state_of_an_optimizer_of_another_function(
     tmp_path: Path,
 ) -> None:
     done, report = run(tmp_path, "two_functions.py")
-    assert done.returncode == 0, done.stderr
     assert_is_told_nothing(report)
 
     of_weights = int(done.stdout.splitlines()[0])

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import COMMAND
+from builders import analyze_in_child
 
 pytestmark = pytest.mark.tf
 
@@ -31,34 +28,16 @@ print("own", tf.config.experimental.get_memory_info(DEVICE)["peak"])
 """
 
 
-def run(
-    folder: Path, text: str, *arguments: str, status: int = 0
-) -> tuple[int, dict[str, Any]]:
+def run(folder: Path, text: str, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Run a program under the command; return its own peak and the report."""
     device = "GPU:0" if "--gpu" in arguments else "CPU:0"
     (folder / "program.py").write_text((text + END).replace("DEVICE", repr(device)))
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(COMMAND),
-            "trace",
-            "program.py",
-            "--out",
-            "out",
-            *arguments,
-        ],
-        cwd=folder,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == status, done.stderr
+    words = ("trace", "program.py", "--out", "out", *arguments)
+    done = analyze_in_child(*words, cwd=folder)
     own = next(
-        int(line.split()[1]) for line in done.stdout.splitlines() if line[:4] == "own "
+        int(line.split()[1]) for line in done.out.splitlines() if line[:4] == "own "
     )
-    assert "cupti_error_manager" not in done.stderr
+    assert "cupti_error_manager" not in done.err
     return own, json.loads((folder / "out" / "report.json").read_text())
 
 

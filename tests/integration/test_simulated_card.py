@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
-import shutil
-import subprocess
-import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import INSTALLED, analyze_in_child
-from simulated_cards import NEEDS_CARDS
-from workbench import TARGETS, Workbench
+from builders import run_python
+from simulated_cards import NEEDS_CARDS, NEEDS_NCCL_BY_NAME
+from workbench import Workbench
 
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.model.recording.attribution import PACKED_ROLE
@@ -69,8 +64,6 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(workbench: Workbench) ->
     )
     bounds, requested = ran["uncertainty"], ran["peak"]["requested_bytes"]
     assert bounds["low_bytes"] <= requested <= bounds["high_bytes"]
-    grown = run(workbench, "trace", "cnn", *options, "--growth")
-    assert grown["peak"]["allocated_bytes"] <= grown["peak"]["pool_bytes"] < 1 << 30
     said = run(workbench, "estimate", "cnn", *options)
     assert said["peak"]["requested_bytes"] == pytest.approx(requested, rel=0.02)
 
@@ -173,17 +166,11 @@ def test_a_large_card_has_a_short_pool_until_a_step_needs_more(
         assert ran["fits"]
 
 
-def test_a_compiled_step_takes_its_tokens_on_the_card(tmp_path: Path) -> None:
-    """In a process of its own, with the card's library made anew."""
-    shutil.copy(TARGETS / "gpu_steps.py", tmp_path)
-    words = ("trace", "gpu_steps.py:compiled_tokens", "--batch-size", "64")
-    card = ("--gpu", "t4", "--out", "run")
-    cache = {"TF_MEMORY_ANALYZER_CACHE": "off"}
-    ended = analyze_in_child(*words, *card, cwd=tmp_path, **cache)
-    assert ended.code == 0, ended.err
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
+def test_a_compiled_step_takes_its_tokens_on_the_card(workbench: Workbench) -> None:
+    ran = run(workbench, "trace", "compiled_tokens", "--batch-size", "64", "--growth")
+    assert ran["peak"]["allocated_bytes"] <= ran["peak"]["pool_bytes"] < 1 << 30
     tokens = 64 * 4096 * 4
-    assert report["categories_at_peak"]["input"] == pytest.approx(tokens, rel=0.01)
+    assert ran["categories_at_peak"]["input"] == pytest.approx(tokens, rel=0.01)
 
 
 def told_in_use(run: Path) -> int:
@@ -198,22 +185,22 @@ def told_in_use(run: Path) -> int:
     return sum(map(int, sizes))
 
 
-@pytest.mark.skipif(
-    tuple(map(int, version("tensorflow").split(".")[:2])) < (2, 21),
-    reason="NCCL is built in",
-)
+@NEEDS_NCCL_BY_NAME
 def test_both_cards_are_shown_and_the_all_reduces_buffers_named(
     workbench: Workbench,
 ) -> None:
-    ran = run(workbench, "trace", "mirrored", "--no-jit", gpu="2xt4")
+    options = ("--gpu", "2xt4", "--no-jit")
+    estimate = workbench.run("estimate", "gpu_steps.py:mirrored", *options)
+    ran = estimate.document
+    assert ran["simulated_card"]["cards"] == ["t4", "t4"]
     assert [use["card"] for use in ran["cards"]] == ["t4", "t4"]
     shown, other = sorted(ran["cards"], key=lambda use: not use["is_shown"])
     assert shown["allocated_bytes"] == ran["peak"]["allocated_bytes"]
     parameters = ran["categories_at_peak"]["parameter"]
     assert parameters < min(shown["requested_bytes"], other["requested_bytes"])
-    page = (ran["folder"] / "report.html").read_text()
-    assert "Card 1 (t4): peak " in page
-    table = open_result(ran["folder"]).recording.allocations
+    page = (estimate.folder / "report.html").read_text()
+    assert "2 cards allocate at most " in page
+    table = estimate.result.recording.allocations
     packed = table[table["role"] == PACKED_ROLE]
     assert set(packed["allocator"].astype(str)) == {"GPU_0_bfc", "GPU_1_bfc"}
     assert set(packed["requested_bytes"]) == {4 * (64 * 256 + 256 + 256 * 10 + 10)}
@@ -257,15 +244,7 @@ def test_a_live_model_runs_on_the_card_in_a_process_of_its_own(
         "result = analyzer.trace(gpu_steps.cnn(), gpu='t4', batch_size=8, jit=False, out='live')\n"
         "print(json.dumps([result.document['kind'], result.document['fits'], result.peak_bytes]))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=workbench.folder,
-        env={**os.environ, "PYTHONPATH": f"{INSTALLED}{os.pathsep}{workbench.folder}"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = run_python("-c", code, cwd=workbench.folder)
     assert done.returncode == 0, done.stderr[-3000:]
     kind, fits, peak = json.loads(done.stdout.splitlines()[-1])
     assert (kind, fits) == ("simulated_card", True)

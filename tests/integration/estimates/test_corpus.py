@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import INSTALLED
+from builders import run_python
 
 pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parents[1] / "targets"
@@ -128,14 +125,14 @@ EAGER: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
 }
 FEW = (
-    "lazy slots", "variables in the step", "nested outputs",
-    "speech, shapes", "no Input", "remembers its shape", "augmented",
+    "lazy slots", "variables in the step", "speech, shapes",
+    "no Input", "remembers its shape", "augmented",
 )  # fmt: skip
 """Of those that work, the ones that are not left for ``-m slow``."""
 
 
 class Corpus:
-    """What became of each target; one process for all estimates, and one for all runs.
+    """What became of each target; one process for all.
 
     Args:
         folder: Where the targets lie.
@@ -148,29 +145,25 @@ class Corpus:
         self.found: dict[str, dict[str, Any]] = {}
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        if kind not in self.found:
-            self.found[kind] = self._run(kind)
+        self.found = self.found or self._run()
         outcome: dict[str, Any] = self.found[kind][name]
         return outcome
 
-    def _run(self, kind: str) -> dict[str, Any]:
+    def _run(self) -> dict[str, Any]:
         works = {name: case for name, case in WORKS.items() if name in self.wanted}
         cases = {f"works {name}": case[:2] for name, case in works.items()}
         cases |= {f"refused {name}": case[:2] for name, case in REFUSED.items()}
         cases |= {f"eager {name}": case[:2] for name, case in EAGER.items()}
-        environment = {"PYTHONPATH": str(INSTALLED), "TF_CPU_ALLOCATOR_USE_BFC": "1"}
-        done = subprocess.run(
-            [sys.executable, "run_corpus.py", kind],
+        environment = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+        done = run_python(
+            "run_corpus.py",
             cwd=self.folder,
-            env={**os.environ, **environment, "CUDA_VISIBLE_DEVICES": "-1"},
-            input=json.dumps(cases),
-            text=True,
-            capture_output=True,
-            timeout=600,
+            given=json.dumps(cases),
+            **environment,
         )
         assert done.returncode == 0, done.stderr[-3000:]
         outcomes: dict[str, Any] = json.loads(
-            (self.folder / f"{kind}.json").read_text()
+            (self.folder / "results.json").read_text()
         )
         return outcomes
 

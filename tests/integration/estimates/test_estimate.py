@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from pathlib import Path
-
 import pytest
-from builders import analyze_in_child
-from workbench import TARGETS, Workbench
+from workbench import Workbench
 
 import analyzer
 from analyzer.model.recording.records import Kind
@@ -144,13 +139,10 @@ def test_an_estimate_is_opened_again_and_compared(pairs: Pairs) -> None:
     assert analyzer.diff(trace, estimate).document
 
 
-def test_no_weight_is_given_its_bytes(tmp_path: Path) -> None:
+def test_no_weight_is_given_its_bytes(workbench: Workbench) -> None:
     """More than a hundred gigabytes of parameters are estimated on any machine."""
-    shutil.copy(TARGETS / "predictable.py", tmp_path)
     target = ("predictable.py:enormous", "--batch-size", "1")
-    ended = analyze_in_child("estimate", *target, "--json", "-", cwd=tmp_path)
-    assert ended.code == 0, ended.err
-    document = json.loads(ended.out)
+    document = workbench.run("estimate", *target).document
     assert document["categories_at_peak"]["parameter"] > 100 << 30
     assert document["peak"]["allocated_bytes"] >= document["peak"]["requested_bytes"]
 

@@ -10,6 +10,7 @@ from workbench import Workbench
 from analyzer.cards import find_gpu, memory_limit
 
 pytestmark = pytest.mark.tf
+OP_BY_OP = ("--no-jit", "--batch-size", "8", "--inter-op-threads", "1")
 
 
 def estimate(workbench: Workbench, name: str, *options: str) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def estimate(workbench: Workbench, name: str, *options: str) -> dict[str, Any]:
 def test_the_books_of_an_estimate_for_a_card_balance(
     workbench: Workbench, name: str, card: str
 ) -> None:
-    document = estimate(workbench, name, "--gpu", card, "--no-jit", "--batch-size", "8")
+    document = estimate(workbench, name, "--gpu", card, *OP_BY_OP)
     gpu, peak = find_gpu(card), document["peak"]
     assert document["device"]["memory_limit_bytes"] == memory_limit(gpu).bytes
     categories = document["categories_at_peak"]
@@ -43,9 +44,7 @@ def test_the_books_of_an_estimate_for_a_card_balance(
 
 
 def test_float32_training_uses_channels_first(workbench: Workbench) -> None:
-    document = estimate(
-        workbench, "cnn", "--gpu", "t4", "--no-jit", "--batch-size", "8"
-    )
+    document = estimate(workbench, "cnn", "--gpu", "t4", *OP_BY_OP)
     shapes = {row["shape"] for row in document["tensors_at_peak"]}
     assert any(shape.startswith(("[8,16,", "[8,32,")) for shape in shapes), shapes
 
@@ -67,9 +66,7 @@ def test_recurrent_layers_use_cudnn(workbench: Workbench) -> None:
 
 
 def test_grouped_convolution_has_known_sizes(workbench: Workbench) -> None:
-    document = estimate(
-        workbench, "grouped", "--gpu", "t4", "--no-jit", "--batch-size", "8"
-    )
+    document = estimate(workbench, "grouped", "--gpu", "t4", *OP_BY_OP)
     assert document["uncertainty"]["unsized"] == 0
     assert document["fits"] is True
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import platform
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from analyzer.simulated_card.core_build import find_compiler
+from simulated_cards import NEEDS_CARDS
 
 pytest.importorskip("tensorflow")
 
-HAS_SIMULATED_CARD = (
-    sys.platform == "linux" and platform.machine() == "x86_64" and find_compiler()
-)
 FILE = Path(__file__).parents[3] / "benchmarks" / "fit" / "fit_as_script.py"
 
 
@@ -34,11 +29,13 @@ def load_benchmark() -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "gpu"),
-    [("sliced_32_adam", ""), ("sliced_32_adam", "t4"), ("resized_16_adam", "")],
+    [
+        ("sliced_32_adam", ""),
+        pytest.param("sliced_32_adam", "t4", marks=NEEDS_CARDS),
+        ("resized_16_adam", ""),
+    ],
 )
 def test_a_target_and_fit_in_a_script_take_the_same_memory(name: str, gpu: str) -> None:
     """The batch is freed after its last use: held, it would be half of the peak."""
-    if gpu and not HAS_SIMULATED_CARD:
-        pytest.skip("Linux on x86-64, and a compiler")
     options = Namespace(gpu=gpu, no_jit=True, estimate=False)
     assert load_benchmark().compare(name, options)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from builders import Ended, analyze, analyze_in_child
+from builders import COMMAND, analyze, analyze_in_child, run_python
 from simulated_cards import NEEDS_CARDS
 
 from analyzer.capture.process.launch import capture
@@ -118,21 +118,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def fit(folder: Path, name: str, *options: str) -> tuple[Ended, FitAnswer]:
+def fit(folder: Path, name: str, *options: str) -> tuple[int, FitAnswer]:
+    """Return the exit code and the answer."""
     file = folder / f"{name}.json"
-    ended = analyze_in_child(
-        "fit",
-        f"models.py:{name}",
-        "--json",
-        str(file),
-        "--force",
-        "-q",
-        *options,
-        cwd=folder,
-        timeout_s=600,
-    )
-    assert ended.code in (0, 3), ended.err
-    return ended, msgspec.json.decode(file.read_bytes(), type=FitAnswer)
+    words = ("fit", f"models.py:{name}", "--json", file, "--force", "-q")
+    done = run_python(COMMAND, *words, *options, cwd=folder)
+    assert done.returncode in (0, 3), done.stderr
+    return done.returncode, msgspec.json.decode(file.read_bytes(), type=FitAnswer)
 
 
 def runs_alone(folder: Path, name: str, size: int, limit: int) -> bool:
@@ -194,8 +186,8 @@ def test_estimates_find_a_size_without_a_card(
     folder: Path, name: str, limit: str, options: tuple[str, ...]
 ) -> None:
     shared = ("--limit", limit, "--no-jit", "--inter-op-threads", "1")
-    ended, answer = fit(folder, name, *shared, *options)
-    assert ended.code == 0
+    code, answer = fit(folder, name, *shared, *options)
+    assert code == 0
     assert not answer.is_run
     assert answer.failing is not None
     assert answer.failing - answer.largest <= tolerance_at(answer.largest)
@@ -208,10 +200,8 @@ def test_estimates_find_a_size_without_a_card(
 
 @pytest.mark.tf
 def test_a_batch_that_cannot_be_chosen_is_one_clear_line(folder: Path) -> None:
-    ended = analyze_in_child(
-        "fit", "models.py:fixed", "--limit", "1GiB", "-q", cwd=folder, timeout_s=600
-    )
-    assert ended.code == 2
+    words = ("fit", "models.py:fixed", "--limit", "1GiB", "-q")
+    ended = analyze_in_child(*words, cwd=folder, code=2)
     assert "is fixed" in ended.err
     assert "has a batch of 8" in ended.err
     assert "Traceback" not in ended.err
@@ -332,11 +322,10 @@ def build():
 def test_a_patch_is_written_where_the_file_has_one_place(tmp_path: Path) -> None:
     """A patch is written only if the patched file saves as much, and git applies it."""
     (tmp_path / "train.py").write_text(PATCHED)
-    ended = analyze_in_child(
+    analyze_in_child(
         "estimate", "train.py:build", "--inter-op-threads", "1", "--what-if", "optimizer-sgd,half-batch",
-        "--patch", "patches", "--no-save", "--json", "answer.json", cwd=tmp_path, timeout_s=600,
+        "--patch", "patches", "--no-save", "--json", "answer.json", cwd=tmp_path,
     )  # fmt: skip
-    assert ended.code == 0, ended.err
     assert (tmp_path / "train.py").read_text() == PATCHED
     assert [path.name for path in (tmp_path / "patches").iterdir()] == [
         "optimizer-sgd.patch"
@@ -361,11 +350,10 @@ def test_a_step_of_the_users_own_has_the_optimizer_that_a_remedy_asks_for(
 
     def estimated(name: str, *options: str) -> dict[str, Any]:
         file = folder / f"{name}.json"
-        ended = analyze_in_child(
+        analyze_in_child(
             "estimate", f"models.py:{name}", "--inter-op-threads", "1", "--json", str(file), "-q",
-            *options, cwd=folder, timeout_s=600,
+            *options, cwd=folder,
         )  # fmt: skip
-        assert ended.code == 0, ended.err
         return json.loads(file.read_text(encoding="utf-8"))
 
     tried = "accumulate-4,freeze"

@@ -64,8 +64,9 @@ def outcome(kind, target, values):
 if __name__ == "__main__":
     gc.freeze()  # TensorFlow's own objects need not be looked through for each case
     keras.config.disable_traceback_filtering()
-    kind, cases = sys.argv[1], json.load(sys.stdin)
-    results = {}
-    for name, (target, values) in cases.items():
-        results[name] = outcome(kind, target, values)
-    Path(f"{kind}.json").write_text(json.dumps(results, indent=1))
+    cases = json.load(sys.stdin)
+    results = {
+        kind: {name: outcome(kind, *case) for name, case in cases.items()}
+        for kind in ("estimate", "trace")
+    }
+    Path("results.json").write_text(json.dumps(results, indent=1))

@@ -30,14 +30,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def trace(
-    body: str, place: Path, monkeypatch: pytest.MonkeyPatch, command: str = "trace"
+    body: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Ended, set[str]]:
     """Capture with a child that does ``body``; return how it ended and what it left."""
     mark = Mark()
     monkeypatch.setattr(
         launch, "make_child_command", lambda request: mark.command(body)
     )
-    done = analyze(command, "t.py:step", "--out", "deep/run")
+    done = analyze("trace", "t.py:step", "--out", "deep/run")
     assert mark.left() == []
     assert "Traceback" not in done.err
     return done, listing(place) - {"work", "tmp", "work/t.py"}
@@ -73,9 +73,8 @@ def test_deaths(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
 )
-@pytest.mark.parametrize("command", ["trace", "estimate"])
 def test_signals(
-    number: int, code: int, command: str, place: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, code: int, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A child that is stuck, and deaf, and has started another."""
 
@@ -89,7 +88,7 @@ def test_signals(
         "for n in (2, 15, 1): signal.signal(n, signal.SIG_IGN)\n"
         "sleeper(); stage('running', 0.5); "
         f"open({str(place / 'begun')!r}, 'w').close(); time.sleep(1000)",
-        place, monkeypatch, command,
+        place, monkeypatch,
     )  # fmt: skip
     sender.join()
     assert done.code == code

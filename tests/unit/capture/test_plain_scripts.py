@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from builders import COMMAND, listing
+from builders import COMMAND, listing, run_python
 
 
 def run(
@@ -17,15 +17,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(code)
-    return subprocess.run(
-        [sys.executable, str(COMMAND), "trace", name, "--no-save", *arguments],
-        cwd=folder,
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    words = (COMMAND, "trace", name, "--no-save", *arguments)
+    return run_python(*words, cwd=folder, given=given)
 
 
 def test_a_script_finds_what_python_would_give_it(tmp_path: Path) -> None:
@@ -67,7 +60,6 @@ ENDS = {
 
 QUICK = (
     "sys.exit(7)",
-    "sys.exit('too bad')",
     "os._exit(9)",
     "os.kill(os.getpid(), 15)",
 )
@@ -131,15 +123,8 @@ def test_a_module_runs_as_python_would_run_it(tmp_path: Path) -> None:
     (tmp_path / "pkg" / "words.py").write_text("WORD = 'from the package'")
     code = "import sys\nfrom .words import WORD\nprint(__name__, WORD, sys.argv[1:])\n"
     (tmp_path / "pkg" / "train.py").write_text(code)
-    command = [sys.executable, str(COMMAND), "trace", "--no-save"]
-    done = subprocess.run(
-        [*command, "-m", "pkg.train", "--", "--epochs", "2"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    words = ("trace", "--no-save", "-m", "pkg.train", "--", "--epochs", "2")
+    done = run_python(COMMAND, *words, cwd=tmp_path)
     assert done.stdout == "__main__ from the package ['--epochs', '2']\n"
 
 

@@ -30,13 +30,6 @@ def shell(line: str, folder: Path, **environment: str) -> tuple[int, bytes, byte
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_cards_are_listed() -> None:
-    done = analyze("gpus", "list")
-    assert done.code == 0
-    assert "h100-80gb-sxm" in done.out
-    assert "80.00 GiB" in done.out
-
-
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -53,7 +46,9 @@ def test_a_card_that_is_none(name: str, says: str, folder: Path) -> None:
 
 
 def test_an_option_written_wrong_is_corrected() -> None:
-    assert "--batch-size" in analyze("trace", "x", "--batchsize", "4").err
+    done = analyze("trace", "x", "--batchsize", "4")
+    assert done.code == 2
+    assert "--batch-size" in done.err
     assert "'estimate'" in analyze("estimat", "x").err
     assert analyze("trace").code == analyze("no-such-command").code == 2
 
@@ -153,7 +148,7 @@ def test_a_dash_is_standard_output(option: str, starts: bytes, folder: Path) -> 
     assert (folder / "file").read_bytes() == out
 
 
-@pytest.mark.parametrize("rest", ["trace SAMPLE", "diff SAMPLE SAMPLE", "-h"])
+@pytest.mark.parametrize("rest", ["trace SAMPLE", "-h"])
 def test_an_encoding_without_box_characters(rest: str, folder: Path) -> None:
     rest = rest.replace("SAMPLE", str(sample_folder("infer")))
     code, out, err = shell(f"$ANALYZE {rest}", folder, PYTHONIOENCODING="ascii")

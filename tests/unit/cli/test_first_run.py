@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from builders import COMMAND, analyze, sample_folder
+from builders import COMMAND, analyze, run_python, sample_folder
 
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.model.contract.capture_request import TargetKind
@@ -86,12 +84,6 @@ def test_nothing_heavy_is_loaded(project: Path) -> None:
         "except SystemExit:\n    pass\n"
         "print([m for m in ('pandas', 'numpy', 'keras', 'tensorflow') if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = run_python("-c", code, cwd=project)
     assert "analyze fit" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"

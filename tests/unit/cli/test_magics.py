@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from builders import INSTALLED
+from builders import run_python
 
 pytestmark = pytest.mark.tf
 
@@ -42,20 +40,8 @@ def run_session(
     session: str, folder: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("IPython")
-    environment |= {
-        "PYTHONPATH": str(INSTALLED),
-        "IPYTHONDIR": str(folder),
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }
-    return subprocess.run(
-        [sys.executable, "-c", session],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    environment |= {"IPYTHONDIR": str(folder), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return run_python("-c", session, cwd=folder, **environment)
 
 
 @pytest.mark.slow

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from builders import INSTALLED, sample_folder, sample_trace
+from builders import run_python, sample_folder, sample_trace
 
 # Runs before anything else in the child. The light install of docs/start.md lacks these packages.
 LIGHT = """
@@ -46,15 +44,7 @@ LOG = (
 
 
 def run(guard: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", guard + ENTRY, *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(INSTALLED)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    return run_python("-c", guard + ENTRY, *arguments, cwd=cwd)
 
 
 @pytest.mark.parametrize(
@@ -96,25 +86,19 @@ def test_traces_of_two_hosts(system: str, tmp_path: Path) -> None:
     assert "two" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "command", ["trace", pytest.param("fit", marks=pytest.mark.slow)]
-)
-def test_a_step_needs_wsl_on_windows(command: str, tmp_path: Path) -> None:
+def test_a_step_needs_wsl_on_windows(tmp_path: Path) -> None:
     # Other libraries are imported before: on "win32" they look for modules of Windows.
     guard = (
         f"{LIGHT}{WINDOWS}import analyzer.cli.app, pandas, rich.console\nimport sys\n"
     )
     guard += "sys.platform = 'win32'\n"
-    done = run(guard, command, "keras:MobileNetV2", cwd=tmp_path)
+    done = run(guard, "trace", "keras:MobileNetV2", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("WSL 2")) == (2, 1), done.stderr
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "command", ["estimate", pytest.param("fit", marks=pytest.mark.slow)]
-)
-def test_a_step_needs_tensorflow(command: str, tmp_path: Path) -> None:
-    done = run(LIGHT, command, "keras:MobileNetV2", cwd=tmp_path)
+def test_a_step_needs_tensorflow(tmp_path: Path) -> None:
+    done = run(LIGHT, "estimate", "keras:MobileNetV2", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import subprocess
-import sys
 
 import pytest
+from builders import run_python
 from simulated_cards import NEEDS_CARDS
 
 from analyzer.cards import find_gpu
@@ -96,13 +94,7 @@ def test_a_process_sees_the_cards_their_memory_and_its_end(made, tmp_path, monke
     monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)
     card = find_gpu("t4")
     told = make_card_environment(CaptureOptions(gpu="2xt4"), tmp_path)
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=told,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ended = run_python("-c", PROGRAM, **told)
     *found, minor = ended.stdout.split()
     assert found == ["2", str(card.memory_bytes), str(1 << 30), "2", "0"]
     assert int(minor) >= BUILT_FOR
@@ -151,25 +143,8 @@ def test_what_is_read_off_a_card_was_put_there_or_is_zero(made, tmp_path, monkey
 
     monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)
     told = make_card_environment(CaptureOptions(gpu="t4"), tmp_path)
-    ended = subprocess.run(
-        [sys.executable, "-c", KERNEL],
-        env=told,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ended.stdout.split() == [
-        "0",
-        "500",
-        "999",
-        "0",
-        "500",
-        "0",
-        "0",
-        "1",
-        "0",
-        "0",
-    ]
+    ended = run_python("-c", KERNEL, **told)
+    assert ended.stdout == "0 500 999 0 500 0 0 1 0 0\n", ended.stderr
 
 
 @pytest.mark.parametrize("version", ["8", "8.9.7"])
@@ -223,13 +198,7 @@ def test_cudnn_offers_the_algorithms_of_the_estimate(made, tmp_path, monkeypatch
     monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)
     card = find_gpu("t4")
     variables = make_card_environment(CaptureOptions(gpu="t4"), tmp_path)
-    ended = subprocess.run(
-        [sys.executable, "-c", CONVOLUTION],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ended = run_python("-c", CONVOLUTION, **variables)
     call = Convolution(
         direction="forward", image=(32, 64, 56, 56), kernel=(128, 3, 3), result=(56, 56)
     )
@@ -241,6 +210,4 @@ def test_cudnn_offers_the_algorithms_of_the_estimate(made, tmp_path, monkeypatch
 def test_a_library_without_the_allocators_functions_counts_no_requests(made):
     """As of a TensorFlow that names them otherwise: here none is loaded."""
     ask = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).simulated_card_requested_peak(0))"
-    command = [sys.executable, "-c", ask, str(made / compiling.CORE)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "-1"
+    assert run_python("-c", ask, made / compiling.CORE).stdout == "-1\n"
