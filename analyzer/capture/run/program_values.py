@@ -37,6 +37,10 @@ _READS = {
 _FEW = 64
 
 
+# Op types whose kernels for a card run on the host
+_RUN_ON_HOST = ("OptionalHasValue", "VarIsInitializedOp")
+
+
 class ProgramValues:
     """Gives ops of an eager step or of a script their sizes, and names unknown values."""
 
@@ -95,8 +99,8 @@ class ProgramValues:
 
         if places is None:
             own = old(context, op_type, name, *args)
-            if op_type == "OptionalHasValue":
-                return private.copy_to_device(own, HOST)  # its kernel runs on the host
+            if op_type in _RUN_ON_HOST:
+                return private.copy_to_device(own, HOST)
             if not _is_small_integer(own):
                 return own
 
