@@ -73,7 +73,7 @@ def get_code(function: Any) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-def find_growing_line(filename: str, name: str, function: str = "") -> int:
+def find_growing_line(filename: str, name: str, function: str) -> int:
     """Return the line that adds to the container ``name``, as a variable or attribute; 0 if none.
 
     A line of ``function`` comes first, and a line that adds a number (``name.append(float(…))``) last.
