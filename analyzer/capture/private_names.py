@@ -271,13 +271,11 @@ def is_jit_compiled(function: Any) -> bool:
     return bool(getattr(function, "_jit_compile", False))
 
 
-def _make_reader(*names: str, default: Any = None) -> Callable[..., Any]:
-    """Return a function that reads the first of these attributes; the default if there is none."""
+def _make_reader(name: str, default: Any = None) -> Callable[..., Any]:
+    """Return a function that reads an attribute; the default if there is none."""
 
     def read(thing: Any, default: Any = default) -> Any:
-        return next(
-            (getattr(thing, name) for name in names if hasattr(thing, name)), default
-        )
+        return getattr(thing, name, default)
 
     return read
 

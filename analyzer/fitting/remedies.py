@@ -290,7 +290,7 @@ def add_remedies(
     *,
     progress: Progress,
     keep: Callable[[StepRemedy], None],
-    patches: Path | None = None,
+    patches: Path | None,
 ) -> Result:
     """Return an estimate with the savings of remedies, and save the changed report in its folder.
 

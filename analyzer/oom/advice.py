@@ -215,7 +215,7 @@ def _choose_for_fragments(failure: LoggedFailure) -> Iterator[str]:
     if len(failure.regions) > 1 and not failure.is_on_host:  # its pools always grow
         yield "growth"
 
-    yield "shapes" if failure.free is not None else "smaller"
+    yield "shapes"
 
 
 def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:

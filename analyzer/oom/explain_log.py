@@ -47,7 +47,7 @@ from analyzer.report.output_files import ReportOutput
 _MOST_MIB = 1 << 30  # 1 PiB
 
 
-def read_log(stream: BinaryIO, name: str = "") -> Log:
+def read_log(stream: BinaryIO, name: str) -> Log:
     """Read a log, or raise an InputError for a damaged gzip header."""
     log = Log()
 

@@ -50,7 +50,7 @@ class LogLine(NamedTuple):
     stamp: str = ""
 
 
-def read_lines(stream: BinaryIO, name: str = "") -> Iterator[LogLine]:
+def read_lines(stream: BinaryIO, name: str) -> Iterator[LogLine]:
     """Yield the lines of a log that may be about memory, and an empty last line."""
     blocks = _read_text(stream, name)
     first = next(blocks, b"")

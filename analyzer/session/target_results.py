@@ -34,7 +34,7 @@ def trace_target(
     options: CaptureOptions,
     out: Path,
     *,
-    force: bool = False,
+    force: bool,
     save: bool = True,
     what_if: WhatIf = NOTHING_ASKED,
     progress: Progress = report_nothing,

@@ -20,15 +20,15 @@ def delay_kernels(launch_ns: int, kernel_ns: int) -> Iterator[None]:
         set_delays(0, 0)
 
 
-def read_requested_peak(card: int) -> int:
-    """Return the most bytes that live tensors of a card requested since the last call.
+def read_requested_peak() -> int:
+    """Return the most bytes that live tensors of the first card requested since the last call.
 
     It is -1 if this version of TensorFlow lacks one of the functions that count them.
     """
     read = ctypes.CDLL(CORE).simulated_card_requested_peak
     read.restype = ctypes.c_long
 
-    return int(read(card))
+    return int(read(0))
 
 
 def describe_refusals() -> str:

@@ -18,7 +18,6 @@ from analyzer.capture import private_names as private
 from analyzer.capture.graph.data_sizes import SizedGraph
 from analyzer.capture.graph.plain_graphs import find_sources, read_executed_ops
 from analyzer.capture.graph.shape_inference import Outputs, Shape
-from analyzer.model.contract.fields import COPIED
 from analyzer.model.contract.graph_note import (
     ARGUMENT_TYPES,
     Op,
@@ -90,19 +89,17 @@ def _describe_argument(op: Op, given: Sequence[Any]) -> dict[str, Any]:
         index = int(op.attrs.get("index", -1))
 
     tensor: Any = given[index] if 0 <= index < len(given) else None
-    described: dict[str, Any] = {COPIED: True} if hasattr(tensor, COPIED) else {}
-
     if not hasattr(tensor, "numpy") or tensor.shape.num_elements() != 1:
-        return described
+        return {}
 
     if not (
         tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool
     ):
-        return described
+        return {}
 
     value = {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
 
-    return {**described, "value": {**value, "values": [tensor.numpy().item()]}}
+    return {"value": {**value, "values": [tensor.numpy().item()]}}
 
 
 def instantiate(function: Any) -> list[Any]:

@@ -189,9 +189,9 @@ def get_shape(tensor: Any) -> tuple[int, ...] | None:
     return tuple(-1 if axis is None else axis for axis in shape)
 
 
-def count_bytes(tensor: Any, batch: int = 1) -> int:
-    """Return the bytes of a variable or a symbolic tensor; an open axis counts as the batch."""
-    axes = (batch if axis is None else int(axis) for axis in tensor.shape)
+def count_bytes(tensor: Any) -> int:
+    """Return the bytes of a variable or a symbolic tensor; 0 if an axis is open."""
+    axes = (int(axis or 0) for axis in tensor.shape)
     dtype = tf.as_dtype(str(getattr(tensor.dtype, "name", tensor.dtype)))
 
     return math.prod(axes) * int(dtype.size)

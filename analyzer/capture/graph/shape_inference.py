@@ -51,7 +51,7 @@ _MAX_SIZES = 8
 Arguments: TypeAlias = Mapping[int, Shape | np.ndarray]
 
 
-def read_arguments(function: Any, given: Sequence[Any] = ()) -> Arguments:
+def read_arguments(function: Any, given: Sequence[Any]) -> Arguments:
     """Return the shapes of a concrete function's arguments, and their values if they may be shapes.
 
     Axes that the function leaves open come from the call's tensors (``given``). The shape of a sparse

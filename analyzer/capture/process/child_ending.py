@@ -54,10 +54,11 @@ _PYTHON_DIED = "Fatal Python error: "
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
-def count_memory_kills(file: Path = Path("/proc/vmstat")) -> int:
+def count_memory_kills() -> int:
     """Return the number of processes that the system has killed for lack of memory."""
     with contextlib.suppress(OSError):
-        counts = re.findall(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)
+        text = Path("/proc/vmstat").read_text()
+        counts = re.findall(r"^oom_kill (\d+)$", text, re.MULTILINE)
         return sum(map(int, counts))
 
     return 0

@@ -293,7 +293,7 @@ def capture_live(
     options: CaptureOptions,
     out: Path | None,
     *,
-    force: bool = False,
+    force: bool,
 ) -> Path:
     """Run ``target``'s step and return the run folder.
 
@@ -346,7 +346,7 @@ def capture_unrun(
     options: CaptureOptions,
     out: Path | None,
     *,
-    force: bool = False,
+    force: bool,
 ) -> Path:
     """Capture the graph of a live step in this process, without running it; return the run folder."""
     check_packages()

@@ -255,7 +255,7 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
     step are equal. A step at several sizes (``size_runs``), a script and a step on real devices have
     none. A repeat that fails ends them; a note reports a lack of memory.
     """
-    if read_requested_peak(0) < 0:
+    if read_requested_peak() < 0:
         state.program.messages.append(
             "The step was not repeated, so its range is not known: this version of TensorFlow has "
             "no place where the requests can be counted."
@@ -300,7 +300,7 @@ def _measure_repeat(state: Capturing, delays: tuple[int, int]) -> TwoSizes:
     """Run the step once with delays; return its peaks on the first card."""
     card = "GPU:0"
     tf.config.experimental.reset_memory_stats(card)
-    read_requested_peak(0)
+    read_requested_peak()
 
     with delay_kernels(*delays):
         _call_step(state, state.wanted)
@@ -308,7 +308,7 @@ def _measure_repeat(state: Capturing, delays: tuple[int, int]) -> TwoSizes:
     allocated_bytes = tf.config.experimental.get_memory_info(card)["peak"]
 
     return TwoSizes(
-        requested_bytes=read_requested_peak(0),
+        requested_bytes=read_requested_peak(),
         allocated_bytes=allocated_bytes,
     )
 

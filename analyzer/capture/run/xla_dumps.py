@@ -15,7 +15,7 @@ _OURS = re.compile(
 )
 
 
-def add_dump_flags(folder: Path, flags: str = "") -> str:
+def add_dump_flags(folder: Path, flags: str) -> str:
     """Return ``XLA_FLAGS`` that make XLA dump each compiled module and its plan into ``folder``."""
     ours = f"{path_flag('--xla_dump_to', folder)} --xla_dump_hlo_as_proto"
     return f"{read_flags(flags)} {ours}".strip()

@@ -18,7 +18,6 @@ from analyzer.capture.targets.target_spec import (
     list_given_options,
 )
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.fields import COPIED
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import TargetError
 
@@ -42,15 +41,8 @@ class Program:
     resize: Callable[[int], Callable[[], Any]] | None = None
 
     def make_tensors(self) -> tuple[Any, ...]:
-        """Return the step's inputs as tensors; ``COPIED`` is set on the copy of a NumPy array."""
-        return tuple(one if tf.is_tensor(one) else _copy(one) for one in self.args)
-
-
-def _copy(array: Any) -> tf.Tensor:
-    tensor = tf.constant(array)
-    setattr(tensor, COPIED, True)
-
-    return tensor
+        """Return the step's inputs as tensors."""
+        return tuple(map(tf.convert_to_tensor, self.args))
 
 
 def _is_fed(value: Any) -> bool:

@@ -218,4 +218,4 @@ def _count_elements(dataset: Any) -> int | None:
 
 def _count_model_bytes(model: Any) -> int:
     slots = getattr(getattr(model, "optimizer", None), "variables", None) or ()
-    return sum(count_bytes(variable, 0) for variable in (*model.variables, *slots))
+    return sum(count_bytes(variable) for variable in (*model.variables, *slots))

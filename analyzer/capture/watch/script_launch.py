@@ -73,7 +73,7 @@ def run_script(
     out: Path,
     *,
     force: bool,
-    view: ScriptView | None = None,
+    view: ScriptView | None,
 ) -> ScriptEnd:
     """Run a script to its end, or raise an InputError if ``out`` or the card cannot be used."""
     check_writable(out, force=force)

@@ -82,7 +82,7 @@ def list_codes(function: Any, depth: int = 3) -> Iterator[CodeType]:
                     yield from list_codes(enclosed, depth - 1)
 
 
-def find_growing_line(filename: str, name: str, function: str = "") -> int:
+def find_growing_line(filename: str, name: str, function: str) -> int:
     """Return the line that adds to the container ``name``, as a variable or attribute; 0 if none.
 
     A line of ``function`` comes first, and a line that adds a number (``name.append(float(…))``) last.

@@ -75,9 +75,6 @@ class ReportRecord(Struct, frozen=True):
 # Whether it does depends on the address that NumPy got, so the capture and the prediction exclude it.
 SMALL_ELEMENTS = 64
 
-# attribute of an argument that is a NumPy array; each call copies it
-COPIED = "copied"
-
 # Bytes of one element (``tensorflow/core/framework/types.proto``). A string is a ``TF_TString``,
 # which stores up to 22 characters and points to longer text. Resources and variants have no fixed
 # size.

@@ -133,12 +133,9 @@ def _find_sufficient_limit(sequence: Sequence, options: BfcOptions) -> int:
 def find_shared_limits(
     sequences: Iterable[Sequence],
     options: BfcOptions,
-    safe_bytes: int = 0,
 ) -> Range:
-    """Return the limits below which none and above which all of several sequences succeed.
-
-    ``safe_bytes`` is a limit above which one of them is known to succeed; 0 for none.
-    """
+    """Return the limits below which none and above which all of several sequences succeed."""
+    safe_bytes = 0
     lowest_bytes = UNLIMITED_BYTES
 
     for sequence in sequences:

@@ -8,6 +8,16 @@ CUDNN_MAJOR = 9  # cuDNN's major version in TensorFlow 2.21's wheel (9.3)
 
 PASSES = ("forward", "input_gradient", "filter_gradient")
 
+# First capability for which cuDNN uses tensor cores, and then computes in NHWC
+# (``ComputeInNhwcEnabled``).
+_TENSOR_CORES_FROM = {"float16": (7, 0), "bfloat16": (8, 0), "float32": (8, 0)}
+
+
+def has_tensor_cores(dtype: str, gpu: Gpu) -> bool:
+    """Say whether cuDNN uses tensor cores of a card for an element type."""
+    first = _TENSOR_CORES_FROM.get(dtype)
+    return first is not None and gpu.compute_capability >= first
+
 
 def divide_up(size: int, divisor: int) -> int:
     """Divide and round up."""
@@ -86,8 +96,6 @@ class ConvolutionOnCard:
             self.written_width = self.result_width
 
     def _set_card(self, gpu: Gpu) -> None:
-        major, minor = gpu.compute_capability
-        self.capability = 10 * major + minor
         self.capability_text = gpu.capability_text
         self.multiprocessors = gpu.sm_count
 
@@ -97,10 +105,7 @@ class ConvolutionOnCard:
 
     def _set_kind(self, call: Convolution, gpu: Gpu) -> None:
         """Decide which cores compute, and whether a measurement of this kind is published."""
-        firsts = {"float16": 70, "float32": 80, "bfloat16": 80}
-        first = firsts.get(call.dtype)
-        self.uses_tensor_cores = first is not None and self.capability >= first
-
+        self.uses_tensor_cores = has_tensor_cores(call.dtype, gpu)
         is_measured = call.dtype in ("float32", "float16")
         if call.dtype == "bfloat16":
             is_measured = self.uses_tensor_cores

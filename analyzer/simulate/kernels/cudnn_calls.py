@@ -16,7 +16,10 @@ import math
 from dataclasses import replace
 
 from analyzer.cards import Gpu
-from analyzer.simulate.kernels.convolution_on_card import Convolution
+from analyzer.simulate.kernels.convolution_on_card import (
+    Convolution,
+    has_tensor_cores,
+)
 from analyzer.simulate.kernels.cudnn_algorithms import find_likely_bytes, find_offers
 from analyzer.simulate.kernels.op_call import (
     ELSEWHERE,
@@ -133,10 +136,6 @@ def _find_shapes(call: Call, direction: str) -> tuple[tuple[int, ...] | None, ..
     return call.shape(0), call.out_shape(), call.shape(2)
 
 
-# First capability for which cuDNN computes in NHWC, with tensor cores (``ComputeInNhwcEnabled``).
-_CHANNELS_LAST_FROM = {"float16": (7, 0), "bfloat16": (8, 0), "float32": (8, 0)}
-
-
 def _describe(
     call: Call,
     gpu: Gpu,
@@ -148,13 +147,9 @@ def _describe(
     """Return the convolution as cuDNN sees it: channels before axes, symmetric padding."""
     image, kernel, result = shapes
     dtype = call.op.outputs[0].dtype
-    tensor_cores = _CHANNELS_LAST_FROM.get(dtype)
     axes = range(1, len(image) - 1) if last else range(2, len(image))
 
     depth = image[-1] if last else image[1]
-    has_tensor_cores = (
-        tensor_cores is not None and gpu.compute_capability >= tensor_cores
-    )
     padded = []
 
     for axis, window in zip(axes, kernel, strict=False):
@@ -171,7 +166,7 @@ def _describe(
         stride=max(map(int, call.attr("strides") or (1,))),
         dilation=max(map(int, call.attr("dilations") or (1,))),
         dtype=dtype,
-        channels_last=last and has_tensor_cores,
+        channels_last=last and has_tensor_cores(dtype, gpu),
     )
 
 

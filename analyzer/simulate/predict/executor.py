@@ -150,13 +150,7 @@ class Executor:
         self._edges = edges
 
         self._control = control
-        self._reached = [False] * len(prepared.ops)
         self._ready: list[Task] = []
-
-    @property
-    def stranded(self) -> list[int]:
-        """Nodes that neither ran nor were dead; none in a graph that can run."""
-        return [node for node, reached in enumerate(self._reached) if not reached]
 
     def run(self) -> None:
         """Run the graph."""
@@ -186,7 +180,6 @@ class Executor:
 
     def _run_node(self, node: int, iteration: Iteration, dead: bool) -> None:
         """Run a node, free its inputs and temporaries, and pass its outputs on."""
-        self._reached[node] = True
         inputs = iteration.inputs.pop(node, None) or [None] * len(self._inputs[node])
 
         if dead and self._types[node] not in NEXT:

@@ -58,7 +58,7 @@ class Ledger:
 
         return buffer
 
-    def add_variable(self, size_bytes: int, shared: Tensor = None) -> None:
+    def add_variable(self, size_bytes: int, shared: Tensor) -> None:
         """Add the next variable with its value, which it may share with others until it is written."""
         buffer = share(shared) or self.allocate(size_bytes, region="")
         if buffer.variable < 0:
@@ -67,16 +67,11 @@ class Ledger:
         self.values.append(buffer)
 
     def begin_step(self) -> None:
-        """Copy the NumPy arrays among the arguments (``NdarrayToTensor``)."""
+        """Forget the order of the step before."""
         self.ran.clear()
-        for node, size_bytes in self._prepared.copied_bytes.items():
-            self.held[node] = self.allocate(size_bytes, node, 0, "")
 
     def end_step(self) -> None:
-        """Release copies of NumPy arrays, and the step's results."""
-        for node in self._prepared.copied_bytes:
-            self.release(self.held.pop(node))
-
+        """Release the step's results."""
         for buffer in self._returned:
             self.release(buffer)
 

@@ -13,7 +13,6 @@ from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex, Phase
 from analyzer.model.recording.attribution import (
-    HOST_COPY_ROLE,
     find_first_births,
     label_eager,
     label_graph,
@@ -291,11 +290,9 @@ def _attribute(
 
 
 def _label_held(labels: Labels, prediction: Prediction) -> None:
-    """Label the buffers that live outside the step, and copies of NumPy arrays."""
+    """Label the buffers that live outside the step."""
     for row, buffer in enumerate(prediction.middle.buffers):
         label = buffer.label
-        if buffer.node in prediction.prepared.copied_bytes:
-            label = Category.INPUT, HOST_COPY_ROLE
         if label is not None and labels.is_open(row):
             labels.set(row, label[0], role=label[1])
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 
-from analyzer.model.contract.fields import COPIED
 from analyzer.model.contract.graph_note import (
     ARGUMENT_TYPES,
     RESULT_TYPES,
@@ -68,7 +67,6 @@ class Prepared:
         handles: For each node, the node that brings in the variable handle of its first input, or -1.
         variable_of: The number in the note of the variable of each handle.
         held_bytes: Bytes of each node's output that lives outside the step.
-        copied_bytes: Bytes of each argument that is a copy of a NumPy array.
     """
 
     def __init__(self, note: RunNote, device: KernelDevice) -> None:
@@ -94,7 +92,6 @@ class Prepared:
         self.handles: list[int] = []
         self.variable_of: dict[int, int] = {}
         self.held_bytes: dict[int, int] = {}
-        self.copied_bytes: dict[int, int] = {}
         self._find_memory_outside()
 
     def assume(self, assumed: Mapping[str, int]) -> Prepared:
@@ -129,9 +126,8 @@ class Prepared:
 
             if op.type in _HELD and op.outputs:
                 size_bytes = self.device.held_bytes(op)
-                kept = self.copied_bytes if COPIED in op.attrs else self.held_bytes
                 if size_bytes:
-                    kept[node] = size_bytes
+                    self.held_bytes[node] = size_bytes
 
         for number, row in enumerate(self.note.variables):
             # An argument is one variable: the first of two that name it.

@@ -26,7 +26,6 @@ class Schedule:
     steps: tuple[Step, ...]
     nodes: tuple[int, ...]  # nodes in the order in which the last step ran them
     decisions: ControlFlow  # with the assumed outcomes of loops and branches
-    stranded: tuple[int, ...] = ()  # nodes that never ran; none in a graph that can run
 
     @cached_property
     def live_bytes(self) -> np.ndarray:
@@ -60,16 +59,12 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
     random = Random(seed)
     edges = EdgeOrder(prepared, random)
     decisions = ControlFlow(prepared)
-    stranded: list[int] = []
     steps: list[Step] = []
 
     for number in range(prepared.steps):
         first = ledger.instants
         ledger.begin_step()
-        executor = Executor(prepared, ledger, edges, decisions, random)
-        executor.run()
-
-        stranded = executor.stranded
+        Executor(prepared, ledger, edges, decisions, random).run()
         ledger.end_step()
 
         steps.append(
@@ -87,7 +82,6 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
         steps=tuple(steps),
         nodes=tuple(ledger.ran),
         decisions=decisions,
-        stranded=tuple(stranded),
     )
 
 
@@ -117,8 +111,6 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
             known.add(int(ops[node].attrs.get("index", -1)))
 
         ledger.held[node] = ledger.hold(size_bytes, category, role, node)
-
-    known |= {int(ops[node].attrs["index"]) for node in prepared.copied_bytes}
 
     for index, given in enumerate(note.inputs):  # those that the graph does not use
         if index not in known and given.dtype not in device.host_dtypes:

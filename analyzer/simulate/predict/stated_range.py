@@ -142,10 +142,6 @@ def describe_notes(prediction: Prediction) -> Iterator[str]:
     ops = prediction.prepared.ops
     plans = prediction.prepared.plans
 
-    stranded = [ops[node].name for node in prediction.middle.stranded]
-    if stranded:
-        yield SENTENCES["stranded"].format(len(stranded), ", ".join(stranded[:3]))
-
     pairs = zip(ops, plans, strict=True)
     kinds = {op.type for op, plan in pairs if not plan.modelled}
     if kinds:

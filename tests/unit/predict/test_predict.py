@@ -58,14 +58,6 @@ def test_a_result_is_freed_when_its_step_ends():
     assert peaks == [2 * KIB, 2 * KIB, 2 * KIB]
 
 
-def test_a_numpy_array_is_copied_for_the_time_of_each_step():
-    schedule = play_ops(
-        [arg("x", 0, copied=True), op("a", "Exp", "x"), result("a", "a:0")]
-    )
-    live = schedule.live_bytes
-    assert [int(live[step.first]) for step in schedule.steps] == [0, 0, 0]
-
-
 def test_a_variable_with_a_read_alive_is_copied_on_write():
     start = [arg("v", 0, HANDLE), op("read", "ReadVariableOp", "v"), arg("x", 1)]
     update = Op("add", "AssignAddVariableOp", ("v:0", "x:0"), ("read",))
