@@ -76,6 +76,10 @@ _MOST_FRAMES = 20_000
 _TABLES = "_analyzer_twins"
 
 
+# Types of host inputs that decide no size; cuDNN's own notes on a recurrent layer are int8.
+_OPAQUE = (tf.resource, tf.variant, tf.int8)
+
+
 class UnknownValueError(Exception):
     """A value depends on the weights or on another state."""
 
@@ -242,7 +246,7 @@ class HostValues:
             place
             for place in places
             if place < len(inputs)
-            and inputs[place].dtype not in (tf.resource, tf.variant)
+            and inputs[place].dtype not in _OPAQUE
         ]
         if not keep and all(map(self.is_fixed, (inputs[place] for place in wanted))):
             return op
