@@ -23,7 +23,7 @@ NAMES = {
     "ansi": "\x1b[2J\x1b[31mred\x1b]0;title\x07",
     "bidi": "abc\u202etxt.exe\u2066",
     "nul": "a\x00b\ufffe\uffff",
-    "long": "L" * 10_000,
+    "long": "l" * 10_000,
     "template": "{{ 7 * 7 }}${7*7}%(x)s{0}[bold]x[/bold][/]",
     "formula": "=1+1",
     "surrogate": b"lone \xed\xa0\x80 end",
