@@ -245,8 +245,7 @@ class HostValues:
         wanted = [
             place
             for place in places
-            if place < len(inputs)
-            and inputs[place].dtype not in _OPAQUE
+            if place < len(inputs) and inputs[place].dtype not in _OPAQUE
         ]
         if not keep and all(map(self.is_fixed, (inputs[place] for place in wanted))):
             return op
