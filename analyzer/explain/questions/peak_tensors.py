@@ -298,7 +298,9 @@ def find_eager_results(analysis: Analysis) -> Iterator[Finding]:
     step = analysis.recording.step_config
     alive = analysis.alive
     rows = alive[alive["category"] == Category.ACTIVATION.value]
-    if not step.eager or step.infers or not is_most(analysis, rows):
+    trains = (analysis.rows["category"] == Category.GRADIENT.value).any()
+    is_eager = step.eager and not step.is_jax
+    if not is_eager or not trains or not is_most(analysis, rows):
         return
 
     size = format_bytes(_sum_of(rows))

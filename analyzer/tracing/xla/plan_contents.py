@@ -284,10 +284,13 @@ def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
             sign = -1 if phase is Phase.FORWARD else 1
             made[holder.first] += sign * holder.size_bytes
 
+    if not made:
+        return region.moments
+
     # Moving the border past a moment corrects its forward values and misplaces the others.
     wrong = least = 0
     moments = sorted(made)
-    start = min(made, default=0)
+    start = moments[0]
 
     for moment, following in zip(moments, [*moments[1:], region.moments], strict=True):
         wrong += made[moment]
