@@ -818,14 +818,16 @@ def _call_function(
         finally:
             values.is_compiled = before
 
+    # An interrupted trace leaves a function half initialized: later calls would return None.
+    if function in values.inlined:
+        return private.call_inline(function, *args, **kwargs)
+
     values.depth += 1
     count = len(values.created)
 
     try:
-        if function not in values.inlined:
-            return old(function, *args, **kwargs)
+        return old(function, *args, **kwargs)
     except NeedInlining:
-        # An interrupted trace leaves the function half initialized: later calls would return None.
         values.inlined.add(function)
         _initialize(values.created[count:])
     finally:
