@@ -121,6 +121,10 @@ class Analysis:
         """Return the buffers of a requested size."""
         return self.rows[self.rows["requested_bytes"] == size_bytes]
 
+    def at_peak(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return those of some buffers that are alive at the peak."""
+        return rows[rows.index.isin(self.alive.index)]
+
     def share_words(self, rows: pd.DataFrame) -> str:
         """Return the bytes of buffers, and their share of the peak, as text."""
         total = int(rows["requested_bytes"].sum())

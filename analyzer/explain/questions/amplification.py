@@ -343,7 +343,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
         is_late = forward["dies"].between(wanted.max(), analysis.last)
         is_kept |= is_late & (forward["category"] == "activation")
 
-    kept = forward[is_kept & forward.index.isin(analysis.alive.index)]
+    kept = analysis.at_peak(forward[is_kept])
     if kept["requested_bytes"].sum() < analysis.least_bytes:
         return
 
@@ -905,15 +905,13 @@ def report_rows(
     if saves is None:
         saves = saved_without_rows(analysis, rows)
 
-    at_peak = rows.index.isin(analysis.alive.index)
-
     return Finding(
         id=name,
         severity=analysis.rate(saves),
         title=title,
         detail=detail,
         saves_bytes=saves,
-        evidence=describe_largest(rows[at_peak]),
+        evidence=describe_largest(analysis.at_peak(rows)),
     )
 
 

@@ -3,8 +3,6 @@
 import re
 from collections.abc import Iterator
 
-import pandas as pd
-
 from analyzer.explain.analysis import Analysis, saved_without_rows
 from analyzer.explain.buffer_words import is_retained
 from analyzer.explain.questions.amplification import (
@@ -31,7 +29,7 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
     for kernel in kernels.to_dict("records"):
         same = analysis.of_size(kernel["requested_bytes"])
-        at_peak = same[same.index.isin(alive.index)]
+        at_peak = analysis.at_peak(same)
         ops = [op for op, layer in graph.layers.items() if layer == kernel["layer"]]
         flattened = [
             tensors.size_of(maker.inputs[0])[0]
@@ -68,7 +66,7 @@ def find_attention(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     for op in filter(tensors.is_attention, tensors.graph.ops):
         shape, size = tensors.size_of(f"{op}:0")
         same = analysis.of_size(size)
-        at_peak = same[same.index.isin(analysis.alive.index)]
+        at_peak = analysis.at_peak(same)
         sizes = [
             given
             for reader in tensors.readers_of(f"{op}:0")
@@ -105,21 +103,21 @@ def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     ops = tensors.graph.ops.values()
     losses = [op.name for op in ops if op.type == "SoftmaxCrossEntropyWithLogits"]
     sizes = {size for loss in losses for size in tensors.sizes_read(loss)}
-    scratch = rows[rows["op"].isin(losses) & (rows["tensor"] == "")]
+    is_scratch = rows["op"].isin(losses) & (rows["tensor"] == "")
 
-    inputs = rows[(rows["category"] == "input") & (rows["dies"] > analysis.first)]
-    targets = inputs[inputs["requested_bytes"].isin(sizes)]
+    is_input = (rows["category"] == "input") & (rows["dies"] > analysis.first)
+    is_wide = is_input & rows["requested_bytes"].isin(sizes)
     shapes = rows["shape"].astype(str)
     kernels = shapes[rows["variable"] != ""]
-    others = shapes[inputs.index.difference(targets.index)]
+    others = shapes[is_input & ~is_wide]
 
     for classes in others.str.extract(_OF_WORDS, expand=False).dropna().unique():
         if kernels.str.startswith(f"[{classes},").any():
             is_word = shapes.str.endswith(f",{classes}]") & ~shapes.isin(kernels)
-            is_word &= rows["category"] != "gradient"
-            targets = pd.concat([targets, rows[is_word]])
+            is_wide |= is_word & (rows["category"] != "gradient")
 
-    at_peak = targets[targets.index.isin(analysis.alive.index)]
+    targets = rows[is_wide]
+    at_peak = analysis.at_peak(targets)
     if at_peak["requested_bytes"].sum() < analysis.least_bytes:
         return
 
@@ -131,7 +129,7 @@ def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         "SparseCategoricalCrossentropy, which then needs no scratch memory, as inputs to "
         "an Embedding. The input pipeline then makes no one-hot tensors.",
         at_peak,
-        saves=saved_without_rows(analysis, pd.concat([targets, scratch])),
+        saves=saved_without_rows(analysis, rows[is_wide | is_scratch]),
     )
 
 

@@ -253,7 +253,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
 
     is_new = rows["category"].isin(_OF_WEIGHTS) & (rows["born"] >= analysis.first)
     whole = rows[is_like_table & is_new]
-    at_peak = whole[whole.index.isin(analysis.alive.index)]
+    at_peak = analysis.at_peak(whole)
     if tables.empty or at_peak.empty:
         return
 
@@ -407,7 +407,7 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     own = rows[
         (rows["category"] == Category.WORKSPACE.value) & ~rows["role"].isin(FIXED_ROLES)
     ]
-    at_peak = own[own.index.isin(analysis.alive.index) & (own["role"] != TRIAL_ROLE)]
+    at_peak = analysis.at_peak(own[own["role"] != TRIAL_ROLE])
     if _sum_of(at_peak) <= LOW * analysis.peak.requested_bytes:
         return
 
