@@ -27,7 +27,8 @@ _ALWAYS = (
     "tapes-kept",
 )
 
-# Findings with an equivalent program, which come before others of the next higher severity.
+# Findings with an equivalent program, which come before others of the next higher severity. One whose
+# saving is not computed comes last if another one's is.
 _CAUSES = (
     *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
@@ -86,10 +87,16 @@ def collect(analysis: Analysis) -> Analysis:
     kept = [one for one in found if _is_worth_saying(one, analysis)]
     order = list(Severity)
 
-    def rank(one: Finding) -> tuple[bool, float, bool, int]:
-        severity = order.index(one.severity) - _AHEAD * (one.id in _CAUSES)
+    has_saving = any(one.id in _CAUSES and one.saves_bytes for one in kept)
+
+    def rank(one: Finding) -> tuple[bool, bool, float, bool, int]:
+        is_cause = one.id in _CAUSES
+        severity = order.index(one.severity) - _AHEAD * is_cause
         is_general = one not in of_program
-        return one.id not in _FIRST, severity, is_general, -(one.saves_bytes or 0)
+        is_unsized = is_cause and one.saves_bytes is None and has_saving
+        saves = -(one.saves_bytes or 0)
+
+        return one.id not in _FIRST, is_unsized, severity, is_general, saves
 
     return replace(analysis, findings=tuple(sorted(kept, key=rank)))
 
