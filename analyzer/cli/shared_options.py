@@ -144,7 +144,7 @@ class StepFlags:
     loss: Annotated[
         str,
         option(
-            "Keras loss; default the model's own, or one that fits the output.",
+            "Keras loss; default the model's own, or a loss for its output.",
             panel=STEP,
         ),
     ] = ""

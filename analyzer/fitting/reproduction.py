@@ -25,8 +25,8 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import read_run
 
 _HISTORY = (
-    "The log does not show what the process allocated and freed before this step: other models, "
-    "evaluations or growing lists may have left less memory, and in smaller pieces."
+    "The log does not show the memory from before this step: other models, evaluations or growing "
+    "lists may have left less memory, and in smaller pieces."
 )
 _CALL = "StatefulPartitionedCall/"
 # Kinds that train otherwise: not tried

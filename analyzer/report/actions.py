@@ -126,7 +126,7 @@ def find_action(report: ReportFile) -> str:
 
     command = suggest_next(report)
     if not changes and report.error is not None and command:
-        return f"See what the whole step needs: {command}"
+        return f"See the need of the whole step: {command}"
 
     if not changes:
         need = None if report.verdict is None else report.verdict.need

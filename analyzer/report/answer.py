@@ -181,7 +181,7 @@ def _number_line(report: ReportFile) -> str:
     total = format_bytes(need.total.bytes)
 
     if report.error is not None:
-        return "The step ended early: what it requests later is not in these figures."
+        return "The step ended early: these figures lack its later requests."
 
     when = _highest_place(report)
     if has_limit(report):  # the verdict has the sum

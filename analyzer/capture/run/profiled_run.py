@@ -257,8 +257,8 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
     """
     if read_requested_peak() < 0:
         state.program.messages.append(
-            "The step was not repeated, so its range is not known: this version of TensorFlow has "
-            "no place where the requests can be counted."
+            "The range of the step is unknown, because this version of TensorFlow cannot count "
+            "the requests of further runs."
         )
 
         return

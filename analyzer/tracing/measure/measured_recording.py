@@ -482,10 +482,10 @@ def _warn_about_values(note: RunNote) -> list[str]:
         "without a bound taken for 0."
     )
     if note.watch is not None and note.watch.whole_run:
-        steps = "The program ran as if they select nothing, so it may fail where it runs on a card."
+        steps = "The program ran as if they select nothing, so a failure here may not occur on a card."
 
     return [
-        "A simulated card lacks values, such as those that depend on the weights: "
+        "A simulated card lacks values, such as numbers computed from weights: "
         f"{', '.join(names)}. {steps}"
     ]
 
@@ -509,7 +509,7 @@ def _warn_about_cut(table: pd.DataFrame, allocator: str) -> list[str]:
     return [
         "The last step probably failed, or the trace ends inside a step: "
         f"{format_bytes(left_bytes)} of its activations are alive after its last allocation. So the "
-        "peak is a lower bound, and the trace does not show what reads them."
+        "peak is a lower bound, and the trace does not show their readers."
     ]
 
 

@@ -44,7 +44,7 @@ def suggest_command(path: Path) -> str:
         return f"Open {trace}: this file of the profiler has no memory events."
 
     return {
-        ".json": "A report has no events: give the run folder, such as traces/NAME, in its place.",
+        ".json": "A report has no events. Give its run folder, such as traces/NAME.",
         ".zip": "Unpack it, and name the folder.",
         ".log": f"`analyze oom {path}` explains a log.",
         ".txt": f"`analyze oom {path}` explains a log.",
