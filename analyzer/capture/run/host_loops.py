@@ -18,8 +18,6 @@ _CARRIED = (
     tf.int64,
     tf.int32,
     tf.bool,
-    tf.float16,
-    tf.bfloat16,
 )
 
 
@@ -245,9 +243,6 @@ def _limit_shape(invariant: Any, encoded: Any, twin: Any) -> Any:
 
 def _encode(twin: Any) -> Any:
     """Return the bits of a tensor as ``int32``, which the executor keeps on the host; no gradient."""
-    if twin.dtype in (tf.float16, tf.bfloat16):
-        twin = tf.cast(twin, tf.float32)
-
     if twin.dtype == tf.int32:
         return tf.identity(twin)
 
@@ -258,8 +253,6 @@ def _encode(twin: Any) -> Any:
 
 
 def _decode(bits: Any, dtype: Any) -> Any:
-    if dtype in (tf.float16, tf.bfloat16):
-        return tf.cast(tf.bitcast(bits, tf.float32), dtype)
     if dtype == tf.int32:
         return bits
 
