@@ -73,9 +73,9 @@ def test_values_of_freed_memory_are_no_counts(workbench: Workbench) -> None:
     assert document["error"] is None
 
 
-def test_a_function_that_is_inlined_for_its_values_is_traced_again(
+def test_a_script_gets_the_values_of_its_vocabulary_and_of_a_mask(
     workbench: Workbench,
 ) -> None:
-    document = trace_script(workbench, "masked_script.py", "--gpu", "t4", "--force")
+    document = trace_script(workbench, "vocabulary_script.py", "--gpu", "t4", "--force")
     assert document["error"] is None
     assert document["program"]["steps"] > 0

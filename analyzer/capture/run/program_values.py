@@ -33,8 +33,13 @@ _READS = {
 }
 
 
-# Elements of an integer tensor up to which its value may be a shape.
+# Attribute of a tensor of the card: the same tensor on the host, which has its value.
+_HOST_VALUE = "_analyzer_host_value"
+_MOST_ELEMENTS = 1 << 22  # of such a tensor
+
+# Elements up to which the card itself gets the value, as a shape needs it.
 _FEW = 64
+_WITHOUT_VALUES = (tf.resource, tf.variant)
 
 
 # Op types whose kernels for a card run on the host
@@ -68,6 +73,11 @@ class ProgramValues:
             stack.enter_context(wrap_calls(*execute))
             call = private.Function, "__call__", self.call_function
             stack.enter_context(wrap_calls(*call))
+            convert = private.constant_op, "convert_to_eager_tensor", self._convert
+            stack.enter_context(wrap_calls(*convert))
+            stack.enter_context(
+                wrap_calls(private.EagerTensorBase, "_numpy", _read_array)
+            )
 
             for name, decides in _READS.items():
                 read = functools.partial(self._read, name, decides)
@@ -98,14 +108,9 @@ class ProgramValues:
             return old(context, op_type, name, *args)
 
         if places is None:
-            own = old(context, op_type, name, *args)
-            if op_type in _RUN_ON_HOST:
-                return private.copy_to_device(own, HOST)
-            if not _is_small_integer(own):
-                return own
-
-            run = functools.partial(old, context, op_type, None)
-            return self._keep_value(own, run, args, private.count_inputs(op_type))
+            count = private.count_inputs(op_type)
+            run = functools.partial(old, context, op_type)
+            return self._run_with_values(run, op_type, name, args[:count], args[count:])
 
         with self._running_own_ops():
             count = private.count_inputs(op_type)
@@ -123,23 +128,50 @@ class ProgramValues:
 
         return results
 
-    def _keep_value(
+    def _run_with_values(
         self,
-        own: Any,
         run: Callable[..., Any],
-        args: Arguments,
-        count: int,
+        op_type: str,
+        name: Any,
+        inputs: Arguments,
+        attributes: Arguments,
     ) -> Any:
-        """Return an integer of the card with its value, if the host has all inputs of its op.
+        """Run an op; an integer of the card keeps its value if the host has all inputs.
 
-        A shape that is transposed, for example, lies on the card afterwards.
+        A vocabulary's indices, for example, lie on the card before a table on the host reads them.
         """
-        if not args[:count] or not all(map(_is_on_host, args[:count])):
+        known = [_find_host_value(one) for one in inputs]
+
+        if private.is_host_only(op_type) or any(map(_is_text, inputs)):
+            pairs = zip(known, inputs, strict=True)
+            given = [own if host is None else host for host, own in pairs]
+            with tf.device(HOST):  # arrays would be copied to the card and back
+                return run(name, *given, *attributes)
+
+        own = run(name, *inputs, *attributes)
+        if op_type in _RUN_ON_HOST:
+            return private.copy_to_device(own, HOST)
+        if not inputs or not _lacks_value(own) or any(one is None for one in known):
             return own
 
-        with self._running_own_ops():
-            with private.stop_recording(), tf.device(HOST):
-                return self._functions.setup.copy(run(*args))
+        with self._running_own_ops(), private.stop_recording(), tf.device(HOST):
+            host = run(None, *known, *attributes)
+
+        if own.shape.num_elements() <= _FEW:
+            own = self._functions.setup.copy(host)
+
+        setattr(own, _HOST_VALUE, host)
+
+        return own
+
+    def _convert(self, old: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make a tensor of a Python or NumPy value, which the host keeps."""
+        tensor = old(*args, **kwargs)
+        if not self._is_running and _lacks_value(tensor):
+            with tf.device(HOST):
+                setattr(tensor, _HOST_VALUE, old(*args, **kwargs))
+
+        return tensor
 
     @contextlib.contextmanager
     def _running_own_ops(self) -> Iterator[None]:
@@ -205,7 +237,7 @@ class ProgramValues:
 
     def _read(self, method: str, decides: str, old: Any, tensor: Any) -> Any:
         """Name a value of the card that Python reads with a method of a tensor."""
-        if "GPU" not in tensor.backing_device or self._is_running:
+        if self._is_running or _find_host_value(tensor) is not None:
             return old(tensor)
 
         line = self._note(method.strip("_"), decides)
@@ -224,22 +256,37 @@ class ProgramValues:
         return line
 
 
-def _is_small_integer(result: Any) -> bool:
-    """Return whether an op's result is one tensor of a few integers in the card's memory."""
+def _lacks_value(result: Any) -> bool:
+    """Return whether an op's result is one tensor of integers or truths without a value."""
     return (
         isinstance(result, tf.Tensor)
-        and result.dtype.is_integer
-        and result.shape.num_elements() <= _FEW
+        and (result.dtype.is_integer or result.dtype.is_bool)
+        and result.shape.num_elements() <= _MOST_ELEMENTS
         and "GPU" in result.backing_device
+        and not hasattr(result, _HOST_VALUE)
     )
 
 
-def _is_on_host(value: Any) -> bool:
-    """Return whether an op's input consists of integers that the host has."""
+def _is_text(value: Any) -> bool:
+    """Return whether an op's input is a tensor of strings, which no card can hold."""
+    return isinstance(value, tf.Tensor) and value.dtype == tf.string
+
+
+def _find_host_value(value: Any) -> Any:
+    """Return an op's input as the host has it; None if its value is unknown."""
     if isinstance(value, tf.Tensor):
-        return value.dtype.is_integer and "GPU" not in value.backing_device
+        if "GPU" in value.backing_device:
+            return getattr(value, _HOST_VALUE, None)
+
+        return None if value.dtype in _WITHOUT_VALUES else value
 
     if isinstance(value, list | tuple):
-        return all(map(_is_on_host, value))
+        parts = [_find_host_value(one) for one in value]
+        return None if any(one is None for one in parts) else parts
 
-    return isinstance(value, int | np.ndarray | np.integer)
+    return value if isinstance(value, int | np.ndarray | np.integer) else None
+
+
+def _read_array(old: Any, tensor: Any) -> Any:
+    """Return a tensor's value as NumPy has it; the host's if it is known."""
+    return old(getattr(tensor, _HOST_VALUE, tensor))
