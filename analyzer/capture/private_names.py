@@ -391,6 +391,11 @@ def find_host_inputs(op_type: str) -> tuple[int, ...]:
     return tuple(places)
 
 
+def is_op(name: str) -> bool:
+    """Say whether a name is that of an op type; a function's is not."""
+    return op_def_registry.get(name) is not None
+
+
 def count_inputs(op_type: str) -> int:
     """Return the number of inputs of an op type without lists of tensors."""
     return len(op_def_registry.get(op_type).input_arg)

@@ -24,6 +24,9 @@ from analyzer.simulated_card.library_folder import TOOLKIT, make_library_folder
 _MOST_CARDS = 16
 SHORT_POOL = "SIMULATED_CARD_POOL_MOST"
 
+# XLA compares sizes that only a run knows (``dynamic_padder.cc``); no kernel computes the result.
+_WITHOUT_CHECKS = "--xla_gpu_shape_checks=IGNORE"
+
 # Threads for parallel ops. A machine with a card has more cores than many others; with two threads,
 # fewer orders of ops occur.
 _FEWEST_THREADS = 8
@@ -126,6 +129,7 @@ def make_card_environment(options: CaptureOptions, cache: Path) -> dict[str, str
     folder = make_library_folder(cache / "simulated_card")
     toolkit = folder / TOOLKIT
     data_dir = path_flag("--xla_gpu_cuda_data_dir", toolkit)
+    flags = (read_flags(own.get("XLA_FLAGS", "")), data_dir, _WITHOUT_CHECKS)
     threads = max(count_cores(), _FEWEST_THREADS)
 
     variables = {
@@ -138,7 +142,7 @@ def make_card_environment(options: CaptureOptions, cache: Path) -> dict[str, str
         "TF_NUM_INTEROP_THREADS": own.get("TF_NUM_INTEROP_THREADS", str(threads)),
         # XLA compiles on many threads, each of which would keep free memory of its own.
         "MALLOC_ARENA_MAX": own.get("MALLOC_ARENA_MAX", "2"),
-        "XLA_FLAGS": f"{read_flags(own.get('XLA_FLAGS', ''))} {data_dir}".strip(),
+        "XLA_FLAGS": " ".join(filter(None, flags)),
         # Before other folders with ptxas: cuDNN's trials op by op do not read XLA_FLAGS.
         "PATH": _join_path(toolkit / "bin", own.get("PATH", "")),
     }

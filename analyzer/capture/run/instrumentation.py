@@ -61,8 +61,11 @@ class Observations:
         self.eager_gradients.clear()
         self._marks = 0
 
-    def add_line(self, op_type: str, *_: Any) -> None:
-        """Record the user's line that runs an eager op."""
+    def add_line(self, op_type: str, *_: Any, graph: Any = None, **__: Any) -> None:
+        """Record the user's line that runs an eager op, not one that a function's trace makes."""
+        if graph is not None:
+            return
+
         op_type = getattr(op_type, "decode", lambda: op_type)()
         self.tape_lines.setdefault(op_type, set()).add(find_calling_line())
 

@@ -7,8 +7,8 @@ Functions that the program calls are traced as a step is (``host_values.py``).
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -46,6 +46,10 @@ _WITHOUT_VALUES = (tf.resource, tf.variant)
 _RUN_ON_HOST = ("OptionalHasValue", "VarIsInitializedOp")
 
 
+# Runs an op with these inputs.
+_Run: TypeAlias = Callable[[Sequence[Any]], Any]
+
+
 class ProgramValues:
     """Gives ops of an eager step or of a script their sizes, and names unknown values."""
 
@@ -69,15 +73,14 @@ class ProgramValues:
     def give(self) -> Iterator[None]:
         """Give eager ops in the block their sizes."""
         with contextlib.ExitStack() as stack:
-            execute = private.pywrap_tfe, "TFE_Py_FastPathExecute", self._execute
-            stack.enter_context(wrap_calls(*execute))
-            call = private.Function, "__call__", self.call_function
-            stack.enter_context(wrap_calls(*call))
-            convert = private.constant_op, "convert_to_eager_tensor", self._convert
-            stack.enter_context(wrap_calls(*convert))
-            stack.enter_context(
-                wrap_calls(private.EagerTensorBase, "_numpy", _read_array)
-            )
+            for owner, name, call in (
+                (private.pywrap_tfe, "TFE_Py_FastPathExecute", self._execute_quickly),
+                (private.pywrap_tfe, "TFE_Py_Execute", self._execute_converted),
+                (private.Function, "__call__", self.call_function),
+                (private.constant_op, "convert_to_eager_tensor", self._convert),
+                (private.EagerTensorBase, "_numpy", _read_array),
+            ):
+                stack.enter_context(wrap_calls(owner, name, call))
 
             for name, decides in _READS.items():
                 read = functools.partial(self._read, name, decides)
@@ -98,28 +101,59 @@ class ProgramValues:
 
     # Eager ops
 
-    def _execute(
+    def _execute_quickly(
         self, old: Any, context: Any, op_type: str, name: Any, *args: Any
     ) -> Any:
+        """Run an eager op with arguments of any kind, which are inputs and then attributes."""
+        count = private.count_inputs(op_type)
+        inputs, attributes = args[:count], args[count:]
+
+        def run(inputs: Sequence[Any]) -> Any:
+            return old(context, op_type, name, *inputs, *attributes)
+
+        return self._execute(op_type, run, inputs, attributes)
+
+    def _execute_converted(
+        self,
+        old: Any,
+        context: Any,
+        device: str,
+        op_type: str,
+        inputs: Sequence[Any],
+        attributes: Arguments,
+        *rest: Any,
+    ) -> Any:
+        """Run an eager op, or a function, whose inputs are tensors already."""
+        if not private.is_op(op_type):
+            return old(context, device, op_type, inputs, attributes, *rest)
+
+        def run(inputs: Sequence[Any]) -> Any:
+            place = private.context.context().device_name
+            return old(context, place, op_type, list(inputs), attributes, *rest)
+
+        return self._execute(op_type, run, inputs, attributes)
+
+    def _execute(
+        self,
+        op_type: str,
+        run: _Run,
+        inputs: Sequence[Any],
+        attributes: Arguments,
+    ) -> Any:
         """Run an eager op; if its values decide a size, also on the host."""
-        places = SIZED.get(op_type)
         is_on_host = "CPU" in private.context.context().device_name
         if self._is_running or is_on_host:
-            return old(context, op_type, name, *args)
+            return run(inputs)
 
-        if places is None:
-            count = private.count_inputs(op_type)
-            run = functools.partial(old, context, op_type)
-            return self._run_with_values(run, op_type, name, args[:count], args[count:])
+        if op_type not in SIZED:
+            return self._run_with_values(op_type, run, inputs)
 
         with self._running_own_ops():
-            count = private.count_inputs(op_type)
-            inputs = [tf.convert_to_tensor(one) for one in args[:count]]
-            attributes = args[count:]
-            results = self._find_results(old, context, op_type, inputs, attributes)
+            inputs = [tf.convert_to_tensor(one) for one in inputs]
+            results = self._find_results(op_type, run, inputs, attributes)
 
             # The kernel, too, allocates its results before it frees its temporaries.
-            own = old(context, op_type, name, *inputs, *attributes)
+            own = run(inputs)
 
         if results is None:
             return own
@@ -128,14 +162,7 @@ class ProgramValues:
 
         return results
 
-    def _run_with_values(
-        self,
-        run: Callable[..., Any],
-        op_type: str,
-        name: Any,
-        inputs: Arguments,
-        attributes: Arguments,
-    ) -> Any:
+    def _run_with_values(self, op_type: str, run: _Run, inputs: Sequence[Any]) -> Any:
         """Run an op; an integer of the card keeps its value if the host has all inputs.
 
         A vocabulary's indices, for example, lie on the card before a table on the host reads them.
@@ -146,30 +173,36 @@ class ProgramValues:
             pairs = zip(known, inputs, strict=True)
             given = [own if host is None else host for host, own in pairs]
             with tf.device(HOST):  # arrays would be copied to the card and back
-                return run(name, *given, *attributes)
+                return run(given)
 
-        own = run(name, *inputs, *attributes)
+        own = run(inputs)
         if op_type in _RUN_ON_HOST:
-            return private.copy_to_device(own, HOST)
-        if not inputs or not _lacks_value(own) or any(one is None for one in known):
+            move = functools.partial(private.copy_to_device, device=HOST)
+            return tf.nest.map_structure(move, own)
+
+        is_known = bool(inputs) and all(one is not None for one in known)
+        if not is_known or not any(map(_lacks_value, tf.nest.flatten(own))):
             return own
 
         with self._running_own_ops(), private.stop_recording(), tf.device(HOST):
-            host = run(None, *known, *attributes)
+            return tf.nest.map_structure(self._give_value, own, run(known))
+
+    def _give_value(self, own: Any, host: Any) -> Any:
+        """Return a result of the card that has the value of the host's."""
+        if not _lacks_value(own):
+            return own
 
         if own.shape.num_elements() <= _FEW:
             own = self._functions.setup.copy(host)
 
-        setattr(own, _HOST_VALUE, host)
-
-        return own
+        return _keep_value(own, host)
 
     def _convert(self, old: Any, *args: Any, **kwargs: Any) -> Any:
         """Make a tensor of a Python or NumPy value, which the host keeps."""
         tensor = old(*args, **kwargs)
         if not self._is_running and _lacks_value(tensor):
             with tf.device(HOST):
-                setattr(tensor, _HOST_VALUE, old(*args, **kwargs))
+                return _keep_value(tensor, old(*args, **kwargs))
 
         return tensor
 
@@ -185,31 +218,41 @@ class ProgramValues:
 
     def _find_results(
         self,
-        old: Any,
-        context: Any,
         op_type: str,
+        run: _Run,
         inputs: list[Any],
         attributes: Arguments,
     ) -> Any:
         """Return results of true or assumed sizes on the card; None if they are too large."""
         given = list(inputs)
+        is_true = True
+
         with private.stop_recording(), tf.device(HOST):
             for place in SIZED[op_type]:
                 if place >= len(inputs):
                     continue
 
-                original = self._functions.setup.find_original(inputs[place])
-                if original is None:
-                    self._note(op_type, "a size")
-                    original = self._assume(op_type, inputs[place], place, attributes)
+                host = _find_host_value(inputs[place])
+                if host is None:
+                    host = self._functions.setup.find_original(inputs[place])
 
-                if original is None:
+                if host is None:
+                    is_true = False
+                    self._note(op_type, "a size")
+                    host = self._assume(op_type, inputs[place], place, attributes)
+
+                if host is None:
                     return None
 
-                given[place] = original
+                given[place] = host
 
-            results = old(context, op_type, None, *given, *attributes)
-            return tf.nest.map_structure(self._functions.setup.copy, results)
+            results = run(given)
+            copies = tf.nest.map_structure(self._functions.setup.copy, results)
+
+        if is_true:
+            tf.nest.map_structure(_keep_value, copies, results)
+
+        return copies
 
     def _assume(
         self,
@@ -265,6 +308,14 @@ def _lacks_value(result: Any) -> bool:
         and "GPU" in result.backing_device
         and not hasattr(result, _HOST_VALUE)
     )
+
+
+def _keep_value(own: Any, host: Any) -> Any:
+    """Return a tensor of the card, with which the host's is kept."""
+    if own is not host:
+        setattr(own, _HOST_VALUE, host)
+
+    return own
 
 
 def _is_text(value: Any) -> bool:
