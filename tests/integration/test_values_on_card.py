@@ -59,7 +59,6 @@ def test_an_unknown_value_is_named_and_gives_a_range(
         text for text in document["warnings"] if "computed from weights" in text
     ]
     assert "Where at value_steps.py" in warning
-    assert ("taken for 0" in warning) != target.endswith("eagerly")
 
     # The order of the first step may differ from those that the range describes.
     most, none = (step["requested_bytes"] for step in document["steps"][1:3])

@@ -24,7 +24,7 @@ from analyzer.model.contract.graph_note import read_op_types
 HOST = "/device:CPU:0"
 
 # Op types whose value the executor has without a kernel of the card; a finite number is assumed.
-_IN_HOST_MEMORY = frozenset(
+IN_HOST_MEMORY = frozenset(
     (
         "Const",
         "Shape",
@@ -357,7 +357,7 @@ class HostValues:
 
     def _decide_fixed(self, graph: Any, tensor: Any) -> bool:
         op = tensor.op
-        if op.type in _IN_HOST_MEMORY:
+        if op.type in IN_HOST_MEMORY:
             return True
 
         if op.type == "Placeholder":

@@ -16,6 +16,7 @@ import tensorflow as tf
 from analyzer.capture import private_names as private
 from analyzer.capture.run.host_values import (
     HOST,
+    IN_HOST_MEMORY,
     SIZED,
     HostValues,
     give_true_values,
@@ -36,6 +37,9 @@ _READS = {
 # Attribute of a tensor of the card: the same tensor on the host, which has its value.
 _HOST_VALUE = "_analyzer_host_value"
 _MOST_ELEMENTS = 1 << 22  # of such a tensor
+
+# Attribute of a tensor of the host that was computed from values which the card lacks.
+_IS_UNKNOWN = "_analyzer_unknown"
 
 # Elements up to which the card itself gets the value, as a shape needs it.
 _FEW = 64
@@ -173,9 +177,17 @@ class ProgramValues:
             pairs = zip(known, inputs, strict=True)
             given = [own if host is None else host for host, own in pairs]
             with tf.device(HOST):  # arrays would be copied to the card and back
-                return run(given)
+                own = run(given)
+        else:
+            own = run(inputs)
 
-        own = run(inputs)
+        if any(map(_is_unknown, inputs)) and op_type not in IN_HOST_MEMORY:
+            for one in tf.nest.flatten(own):
+                if isinstance(one, tf.Tensor):
+                    setattr(one, _IS_UNKNOWN, True)
+
+            return own
+
         if op_type in _RUN_ON_HOST:
             move = functools.partial(private.copy_to_device, device=HOST)
             return tf.nest.map_structure(move, own)
@@ -233,7 +245,7 @@ class ProgramValues:
                     continue
 
                 host = _find_host_value(inputs[place])
-                if host is None:
+                if host is None and not _is_unknown(inputs[place]):
                     host = self._functions.setup.find_original(inputs[place])
 
                 if host is None:
@@ -318,6 +330,19 @@ def _keep_value(own: Any, host: Any) -> Any:
     return own
 
 
+def _is_unknown(value: Any) -> bool:
+    """Return whether an op's input has a tensor whose value a simulated card lacks."""
+    if isinstance(value, list | tuple):
+        return any(map(_is_unknown, value))
+    if not isinstance(value, tf.Tensor) or value.dtype in _WITHOUT_VALUES:
+        return False
+
+    is_on_card = "GPU" in value.backing_device
+    return hasattr(value, _IS_UNKNOWN) or (
+        is_on_card and not hasattr(value, _HOST_VALUE)
+    )
+
+
 def _is_text(value: Any) -> bool:
     """Return whether an op's input is a tensor of strings, which no card can hold."""
     return isinstance(value, tf.Tensor) and value.dtype == tf.string
@@ -326,10 +351,11 @@ def _is_text(value: Any) -> bool:
 def _find_host_value(value: Any) -> Any:
     """Return an op's input as the host has it; None if its value is unknown."""
     if isinstance(value, tf.Tensor):
-        if "GPU" in value.backing_device:
-            return getattr(value, _HOST_VALUE, None)
+        if hasattr(value, _HOST_VALUE):
+            return getattr(value, _HOST_VALUE)
 
-        return None if value.dtype in _WITHOUT_VALUES else value
+        is_without = _is_unknown(value) or value.dtype in _WITHOUT_VALUES
+        return None if is_without else value
 
     if isinstance(value, list | tuple):
         parts = [_find_host_value(one) for one in value]
