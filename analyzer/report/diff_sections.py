@@ -25,7 +25,7 @@ from analyzer.report.render.sections import (
     TableColumn,
     Tone,
 )
-from analyzer.report.report_sections import ROWS, report_document
+from analyzer.report.report_sections import LEAST_PARTS, ROWS, report_document
 
 _ROWS = 4  # of categories and layers
 
@@ -41,8 +41,11 @@ _CHANGE_TONES: dict[str, Tone] = {
 def diff_document(report: report_file.DiffFile) -> Document:
     """Return a difference of two steps as the terminal shows it."""
     peak = [(row.number, row) for row in report.peak]
+    least = max(row.b_bytes or 0 for row in report.peak) // LEAST_PARTS
     categories = sorted(report.categories, key=_distance, reverse=True)
-    largest = [(row.category, row) for row in categories[:_ROWS]]
+    largest = [
+        (row.category, row) for row in categories[:_ROWS] if _distance(row) >= least
+    ]
 
     return Document(
         "",
@@ -52,8 +55,8 @@ def diff_document(report: report_file.DiffFile) -> Document:
         sections=(
             Section("", (_both(peak),)),
             Section("", (_both(largest),)),
-            _changes("Layers", report.layers, _ROWS),
-            replace(_changes("Ops", report.ops, ROWS), is_folded=True),
+            _changes("Layers", report.layers, _ROWS, least),
+            replace(_changes("Ops", report.ops, ROWS, least), is_folded=True),
         ),
         next_command=report.next_command,
     )
@@ -84,7 +87,12 @@ def _both(rows: Sequence[tuple[str, report_file.BytesOfBoth]]) -> Table:
     return Table((TableColumn("", least=16), *COLUMNS["differences"]), cells)
 
 
-def _changes(title: str, rows: Sequence[report_file.LayerOfBoth], most: int) -> Section:
+def _changes(
+    title: str,
+    rows: Sequence[report_file.LayerOfBoth],
+    most: int,
+    least: int,
+) -> Section:
     changed = [row for row in rows if row.change != "same"]
     if not rows:
         return Section("", ())
@@ -93,14 +101,16 @@ def _changes(title: str, rows: Sequence[report_file.LayerOfBoth], most: int) -> 
         return Section("", (Paragraph(words, "muted"),))
 
     cells: list[tuple[CellValue, ...]] = []
+    shown = [row for row in changed[:most] if _distance(row) >= least]
+    others = changed[len(shown) :]
 
-    for row in changed[:most]:
+    for row in shown:
         change = Cell(row.change, _CHANGE_TONES[row.change])
         cells.append((row.name or "(none)", *_cells(row), change))
 
-    if len(changed) > most:
-        rest = sum(row.delta_bytes or 0 for row in changed[most:])
-        more = Cell(f"{len(changed) - most} more", "muted")
+    if others:
+        rest = sum(row.delta_bytes or 0 for row in others)
+        more = Cell(f"{len(others)} more", "muted")
         cells.append((more, rest, None, None, None, None))
 
     name = f"{len(changed)} of {len(rows)} {title.lower()} differ"
