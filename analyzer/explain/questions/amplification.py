@@ -834,9 +834,11 @@ def _find_logits(
     fused = {given for loss in losses for given in tensors.sizes_read(loss)}
 
     # a fused loss needs scratch memory in any case
+    weights = analysis.rows[analysis.rows["variable"] != ""]
     sizes = large["requested_bytes"]
     is_scratch = sizes.isin(fused) & (large["tensor"] == "")
     is_other = sizes.isin(attention) | (large["category"] == "input")
+    is_other |= large["shape"].isin(set(weights["shape"]))
     large = large[~is_scratch & ~is_other]
 
     for size, rows in large.groupby("requested_bytes", observed=True):
