@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from analyzer.explain.comparison import KIND_WORDS, compare
 from analyzer.model.contract import report_file
@@ -27,6 +28,8 @@ from analyzer.report.render.sections import (
 )
 from analyzer.report.report_sections import LEAST_PARTS, ROWS, report_document
 
+_Row = TypeVar("_Row", bound=report_file.BytesOfBoth)
+
 _ROWS = 4  # of categories and layers
 
 _CHANGE_TONES: dict[str, Tone] = {
@@ -41,11 +44,8 @@ _CHANGE_TONES: dict[str, Tone] = {
 def diff_document(report: report_file.DiffFile) -> Document:
     """Return a difference of two steps as the terminal shows it."""
     peak = [(row.number, row) for row in report.peak]
-    least = max(row.b_bytes or 0 for row in report.peak) // LEAST_PARTS
     categories = sorted(report.categories, key=_distance, reverse=True)
-    largest = [
-        (row.category, row) for row in categories[:_ROWS] if _distance(row) >= least
-    ]
+    largest = [(row.category, row) for row in _largest(categories, _ROWS)]
 
     return Document(
         "",
@@ -55,8 +55,8 @@ def diff_document(report: report_file.DiffFile) -> Document:
         sections=(
             Section("", (_both(peak),)),
             Section("", (_both(largest),)),
-            _changes("Layers", report.layers, _ROWS, least),
-            replace(_changes("Ops", report.ops, ROWS, least), is_folded=True),
+            _changes("Layers", report.layers, _ROWS),
+            replace(_changes("Ops", report.ops, ROWS), is_folded=True),
         ),
         next_command=report.next_command,
     )
@@ -64,6 +64,12 @@ def diff_document(report: report_file.DiffFile) -> Document:
 
 def _distance(row: report_file.BytesOfBoth) -> int:
     return abs(row.delta_bytes or 0)
+
+
+def _largest(rows: Sequence[_Row], most: int) -> list[_Row]:
+    """Return the first rows, those with the largest differences, from 1 % of the first one on."""
+    least = max(map(_distance, rows), default=0) // LEAST_PARTS
+    return [row for row in rows[:most] if _distance(row) >= least]
 
 
 def diff_summary(
@@ -87,12 +93,7 @@ def _both(rows: Sequence[tuple[str, report_file.BytesOfBoth]]) -> Table:
     return Table((TableColumn("", least=16), *COLUMNS["differences"]), cells)
 
 
-def _changes(
-    title: str,
-    rows: Sequence[report_file.LayerOfBoth],
-    most: int,
-    least: int,
-) -> Section:
+def _changes(title: str, rows: Sequence[report_file.LayerOfBoth], most: int) -> Section:
     changed = [row for row in rows if row.change != "same"]
     if not rows:
         return Section("", ())
@@ -101,7 +102,7 @@ def _changes(
         return Section("", (Paragraph(words, "muted"),))
 
     cells: list[tuple[CellValue, ...]] = []
-    shown = [row for row in changed[:most] if _distance(row) >= least]
+    shown = _largest(changed, most)
     others = changed[len(shown) :]
 
     for row in shown:
