@@ -461,15 +461,8 @@ def _range_words(report: ReportFile) -> str:
 
 def list_reasons(report: ReportFile) -> Iterator[str]:
     """Yield sources and assumptions: of the card, the range, a simulated card; then notes."""
-    verdict = report.verdict
     need = need_of(report)
-    if verdict is not None and need is not None and need.beside_pool is not None:
-        limit = format_bytes(verdict.pool_limit_bytes or 0)
-        yield (
-            f"TensorFlow's limit for its pool on {verdict.card} is {limit}: the card's "
-            "memory less the CUDA context and a reserve."
-        )
-
+    if need is not None and need.beside_pool is not None:
         yield (
             f"Context, cuBLAS, cuDNN and loaded kernels take about {need.beside_pool} "
             "beside the pool, from public reports, not measured."
