@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from analyzer.explain.comparison import KIND_WORDS, compare
 from analyzer.model.contract import report_file
@@ -27,8 +27,6 @@ from analyzer.report.render.sections import (
     Tone,
 )
 from analyzer.report.report_sections import LEAST_PARTS, ROWS, report_document
-
-_Row = TypeVar("_Row", bound=report_file.BytesOfBoth)
 
 _ROWS = 4  # of categories and layers
 
@@ -66,7 +64,7 @@ def _distance(row: report_file.BytesOfBoth) -> int:
     return abs(row.delta_bytes or 0)
 
 
-def _largest(rows: Sequence[_Row], most: int) -> list[_Row]:
+def _largest(rows: Sequence[Any], most: int) -> list[Any]:
     """Return the first rows, those with the largest differences, from 1 % of the first one on."""
     least = max(map(_distance, rows), default=0) // LEAST_PARTS
     return [row for row in rows[:most] if _distance(row) >= least]

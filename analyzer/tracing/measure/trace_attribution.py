@@ -442,12 +442,13 @@ def _label_pipeline(
     if not raw.ran_xla:
         specs = [spec for _, spec in _find_batches(structure)]
         names = {spec.dtype + spec.shape_text for spec in specs}
-        types, shapes = (table[name].astype(str) for name in ("dtype", "shape"))
+        kinds = table[["dtype", "shape", "requested_bytes"]].drop_duplicates()
+        types, shapes = (kinds[name].astype(str) for name in ("dtype", "shape"))
         opened = shapes.str.replace(r"^\[\d+", "[-1", regex=True)
         is_named = (types + shapes).isin(names) | (types + opened).isin(names)
 
         sizes = {spec.size_bytes for spec in specs} - {None}
-        sizes |= set(table.loc[is_named, "requested_bytes"])
+        sizes |= set(kinds.loc[is_named, "requested_bytes"])
         is_batch = table["requested_bytes"].isin(sizes).to_numpy(bool)
         by_pipeline |= is_batch & is_on_host
 
