@@ -127,6 +127,7 @@ _EXPANDING = {
         ),
     ),
 }
+_NEEDS_COPIES = re.compile("Conv|Pool|Tile")  # in the type of a reader
 _COPYING = ("OneHot", "Tile", "BroadcastTo", "Cast")
 _LOOKUPS = ("GatherV2", "ResourceGather")
 _WITH_GRADIENT = (*MATRICES, *_LOOKUPS)  # whose gradients are new tensors
@@ -650,6 +651,8 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
         return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
     if kind == "Cast":
         return _is_combined(maker, tensors)
+    if any(map(_NEEDS_COPIES.search, readers)):
+        return False
     if kind in _LOOKUPS and not re.search(
         _OF_PAIRS, tensors.size_of(maker["tensor"])[0]
     ):

@@ -112,16 +112,12 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     if saves < LOW * analysis.limit_bytes:
         return
 
-    config = analysis.recording.step_config
-    has_code = analysis.recording.watch is None and config.batch_size
-    detail = f"The saving is that of a batch of {batch // 2} instead of {batch}."
-
     yield Finding(
         id="batch-tensors",
         severity=analysis.rate(saves),
         title=f"{format_bytes(growing)} of tensors grow with the batch size "
         f"({growing / peak:.0%} of the peak)",
-        detail="" if has_code else detail,
+        detail="",
         saves_bytes=saves,
     )
 

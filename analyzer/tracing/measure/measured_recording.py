@@ -308,7 +308,7 @@ def _list_notes(
 
     yield from note.notes
 
-    if not note.notes and structure is not None and structure.evidence:
+    if not note.is_captured and structure is not None and structure.evidence:
         yield (
             f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
             "the op before a tensor's free counts as its last user."

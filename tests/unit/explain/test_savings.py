@@ -119,7 +119,7 @@ def test_half_the_batch_shrinks_only_tensors_of_the_batch() -> None:
     assert found.saves_bytes == 4 * MIB
     # without a known batch size, it is the first axis of most activations
     (found,) = find_batch_tensors(analysis_of(*rows))
-    assert "16 instead of 32" in found.detail
+    assert found.saves_bytes == 4 * MIB
 
 
 def test_a_second_peak_nearly_as_high_leaves_little_to_save() -> None:
