@@ -164,13 +164,10 @@ def _number_line(report: ReportFile) -> str:
 
     if program is not None and device.kind == "cpu" and not has_limit(report):
         ever = report.peak_ever
-        shown = max(
-            (step.allocated_bytes for step in report.steps),
-            default=report.peak.allocated_bytes,
-        )
+        shown = report.peak.allocated_bytes
         most = ever.since_start_bytes or shown if ever is not None else shown
         own = format_bytes(most)
-        place = "" if own == format_bytes(shown) else " (outside the traced steps)"
+        place = "" if own == format_bytes(shown) else " (outside the step shown)"
 
         if program.process_peak_bytes > most:
             return (
