@@ -53,6 +53,8 @@ PERSISTENT = frozenset({"parameter", "optimizer_state", "constant", "input"})
 
 _FEW_STEPS = 4  # below this number, the last step is the steady one
 
+_SAME_RATIO = 0.99  # peaks of steps that differ less count as equal
+
 _LEAST_RATIO = 0.05
 
 HIGH = 0.2
@@ -174,17 +176,18 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
     """Return the steady step: with few steps the last one, with many the last one of a typical peak.
 
     Steps that try algorithms, such as one with a smaller last batch, count only if all others do. Of a
-    program's own steps, which may differ, it is the last one with the highest peak. None without steps,
-    or if the peak lies between them.
+    program's own steps, which may differ, it is the last one with about the highest requested peak.
+    None without steps, or if the peak lies between them.
     """
     steps = [step for step in recording.steps if step.last >= step.first]
-    peaks = {}
-
-    for step in steps:
-        peaks[step] = find_peak(line, step.first, step.last).allocated_bytes
+    found = {step: find_peak(line, step.first, step.last) for step in steps}
+    peaks = {step: peak.allocated_bytes for step, peak in found.items()}
 
     if recording.watch is not None and steps and not recording.error:
-        return max(reversed(steps), key=lambda one: peaks[one])
+        least = _SAME_RATIO * max(found[step].requested_bytes for step in steps)
+        return next(
+            one for one in reversed(steps) if found[one].requested_bytes >= least
+        )
 
     if _is_peak_between(steps, line):
         return None

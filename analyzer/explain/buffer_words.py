@@ -154,8 +154,11 @@ def is_retained(rows: pd.DataFrame) -> pd.Series[bool]:
     return (rows["category"] == Category.ACTIVATION.value) & ~is_passing(rows)
 
 
-def why_alive(row: Mapping[str, Any], *, end: int) -> str:
-    """Return why a buffer is alive, in words; one that dies at ``end`` or later is never freed."""
+def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
+    """Return why a buffer is alive in a step from the instant ``first`` on, in words.
+
+    One that dies at ``end`` or later is never freed.
+    """
     category = str(row["category"])
     role = str(row["role"])
     reader = row["waits_for"]
@@ -190,6 +193,9 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
         is_inside = bool(row["instruction"])
         unknown = "read later in its module" if is_inside else "no known reader"
         unsaid = _WITHOUT_READER.get(category, unknown)
+        if category == Category.GRADIENT and int(row["born"]) < first:
+            return "gradient of an earlier step, which the program holds"
+
         return unsaid if role in ("", category) else role
 
     is_passing_on = role in PASSING_ROLES or role == category  # as of inference

@@ -107,17 +107,10 @@ def _state_peaks(analysis: Analysis) -> StatedRange:
     least_bytes = rounded_bytes - max(analysis.peak.requested_bytes - requested.low, 0)
     most_bytes = allocated.high + _CHUNKS * margin_bytes + above_bytes
 
-    because = [
-        f"The likely range is that of {len(runs)} run{'s' * (len(runs) > 1)} of the step and "
-        f"{len(orders) - 1} replays with delayed ops, widened; about {_CHANCE:.0%} of further "
-        "runs lie outside."
-    ]
-
-    if below_bytes or above_bytes:
-        because.append(
-            "Another algorithm of cuDNN, as likely on a real card, changes the peak by "
-            f"{signed_bytes(-below_bytes)} to {signed_bytes(above_bytes)}."
-        )
+    spread = (
+        "Another algorithm of cuDNN, as likely on a real card, changes the peak by "
+        f"{signed_bytes(-below_bytes)} to {signed_bytes(above_bytes)}."
+    )
 
     return StatedRange(
         limit_low_bytes=None,
@@ -126,7 +119,7 @@ def _state_peaks(analysis: Analysis) -> StatedRange:
         high_bytes=requested.high,
         allocated_low_bytes=max(least_bytes, 0),
         allocated_high_bytes=most_bytes,
-        because=tuple(because),
+        because=(spread,) if below_bytes or above_bytes else (),
         unsized=0,
     )
 

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterator
-from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -14,7 +13,6 @@ from analyzer.report.actions import remedy_items, step_options
 from analyzer.report.answer import versions_line
 from analyzer.report.render.sections import (
     COLUMNS,
-    Block,
     Cell,
     CellValue,
     Document,
@@ -31,12 +29,7 @@ _FITS = Cell("fits", "good")
 def build_fit_document(answer: FitAnswer) -> Document:
     """Return an answer as a document."""
     is_good = bool(answer.largest) and answer.wanted_fits is not False
-    lead: list[Block] = []
-
-    if answer.limit_of != "cards":
-        lead.append(_figures(answer))
-
-    lead += [Paragraph(sentence) for sentence in explain_answer(answer)]
+    lead = tuple(map(Paragraph, explain_answer(answer)))
     step = (
         "inference" if answer.mode == "infer" else answer.mode,
         f"batch {answer.batch_size}" if answer.batch_size else "",
@@ -53,7 +46,7 @@ def build_fit_document(answer: FitAnswer) -> Document:
         headline=answer.headline,
         tone="good" if is_good else "bad",
         badge="run on a simulated card" if answer.is_run else "predicted",
-        lead=tuple(lead),
+        lead=lead,
         sections=tuple(_sections(answer)),
         footer=versions_line(answer.versions),
         next_command=_suggest_next(answer),
@@ -106,23 +99,6 @@ def _sections(answer: FitAnswer) -> Iterator[Section]:
         yield Section("Notes", tuple(notes))
 
 
-def _figures(answer: FitAnswer) -> Table:
-    label = answer.label
-    name = "largest" if answer.is_largest_known else "fits"
-    names = [name, "safe"]
-    cells = [label(answer.largest), label(answer.safe)]
-
-    if answer.failing is not None:
-        names.append("first failing")
-        cells.append(label(answer.failing))
-
-    columns = [TableColumn(name, "number") for name in names]
-    columns.append(TableColumn("limit", "bytes"))
-    limit = answer.limit_bytes + answer.beside_pool_bytes
-
-    return Table(tuple(columns), ((*cells, limit),))
-
-
 def explain_answer(answer: FitAnswer) -> Iterator[str]:
     """Yield sentences about the limit, the growth of the need and the safe size."""
     is_about_cards = answer.limit_of == "cards"
@@ -140,14 +116,6 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
         yield f"The step needs about {fixed} plus {each} per example of the batch."
 
     noun = answer.noun.capitalize()
-    known = [(one.size, one.need_bytes) for one in answer.points if one.need_bytes]
-
-    for (size, need_bytes), (larger, other_bytes) in pairwise(known):
-        if other_bytes < need_bytes:
-            reason = "XLA plans" if answer.jit else "TensorFlow chooses algorithms for"
-            sizes = f"{answer.label(larger)} needs less than {answer.label(size)}"
-            yield f"{noun} {sizes}: {reason} each size separately."
-            break
 
     for point in answer.points:
         if point.is_refused:

@@ -129,16 +129,8 @@ def find_action(report: ReportFile) -> str:
         return f"See the need of the whole step: {command}"
 
     if not changes:
-        need = None if report.verdict is None else report.verdict.need
-        of_bytes = _limit_of(report)
-
-        if need is not None and need.outside_bytes > _LEAST_RATIO * of_bytes:
-            return (
-                "Look at the calls outside these steps: call models on batches, not on a "
-                "whole data set."
-            )
-
-        return f"Nothing to change: no change is known to save 1 % of {format_bytes(of_bytes)}."
+        limit = format_bytes(_limit_of(report))
+        return f"Nothing to change: no change is known to save 1 % of {limit}."
 
     first = changes[0]
     gain = f": {first.gain}" if first.gain else ""

@@ -23,6 +23,7 @@ from analyzer.report.actions import find_action, suggest_next
 from analyzer.report.render.sections import Tone
 
 _LONGEST_ERROR = 300  # characters
+_MOST_PARTS = 3  # of an op's name
 
 LABELS = read_table("report/labels.toml", dict[str, dict[str, str]])
 CATEGORY_LABELS = LABELS["category"]
@@ -166,7 +167,7 @@ def _number_line(report: ReportFile) -> str:
         shown = report.peak.allocated_bytes
         most = ever.since_start_bytes or shown if ever is not None else shown
         own = format_bytes(most)
-        place = "" if own == format_bytes(shown) else " (outside the steps below)"
+        place = "" if own == format_bytes(shown) else " (outside the step shown)"
 
         if program.process_peak_bytes > most:
             return (
@@ -222,10 +223,12 @@ def _highest_place(report: ReportFile) -> str:
     """Return when the highest peak was reached; empty if the step shown has it, not by a trial."""
     ever = report.peak_ever
     need = need_of(report)
-    is_outside = need is not None and need.largest_phase is LifePhase.BEFORE_TRACE
 
-    if ever is None or is_outside:
+    if ever is None:
         return ""
+    if need is not None and need.largest_phase is LifePhase.BEFORE_TRACE:
+        outside = _phase_words(report, need.largest_phase)
+        return f", reached {outside}" if _is_own_peak(need) else ""
 
     is_higher = ever.allocated_bytes > report.peak.allocated_bytes
     place, by, trials = ever.phase.partition(" by ")
@@ -244,9 +247,10 @@ def _highest_place(report: ReportFile) -> str:
     if need is not None and not _is_own_peak(need):  # the parts have the phase
         return end
 
-    verb = "reached in" if place.startswith("step") else "reached"
+    if place.startswith("step"):
+        place = f"in {place}" if report.program is None else f"in traced {place}"
 
-    return f", {verb} {place}{end}"
+    return f", reached {place}{end}"
 
 
 def _is_own_peak(need: Need) -> bool:
@@ -255,14 +259,18 @@ def _is_own_peak(need: Need) -> bool:
     return own_bytes is not None and own_bytes <= need.pool.bytes
 
 
+def _phase_words(report: ReportFile, phase: LifePhase) -> str:
+    return (_PHASES if report.program is None else _OF_PROGRAM)[phase]
+
+
 def _parts_of(report: ReportFile, need: Need) -> Iterator[str]:
     pool_bytes = need.pool.bytes
     own_bytes = need.own_peak_bytes or 0
     phase = need.largest_phase
 
     if not _is_own_peak(need):
-        place = (_PHASES if report.program is None else _OF_PROGRAM)[phase]
-        yield f"{format_bytes(need.phases[phase].bytes)} requested {place}"
+        size = format_bytes(need.phases[phase].bytes)
+        yield f"{size} requested {_phase_words(report, phase)}"
         yield f"{format_bytes(need.allocator.bytes)} rounding and fragmentation"
     else:
         yield f"{format_bytes(own_bytes)} TensorFlow's own peak (get_memory_info)"
@@ -358,13 +366,14 @@ def _place_words(report: ReportFile) -> str:
     peak = report.peak
     program = report.program
     subject = "The peak"
-    place = f" by {peak.op}" if peak.op else ""
+    place = f" by {_shorten(peak.op)}" if peak.op else ""
 
     if peak.step is not None and not (program is not None and program.whole_run):
         numbers = {one.index: one.number for one in report.steps}
         number = numbers.get(peak.step)
         name = peak.step if number is None else number
-        subject += f" of step {name}"
+        kind = "step" if program is None else "traced step"
+        subject += f" of {kind} {name}"
     elif program is None and report.steps and report.peak_ever is not None:
         subject += f", {report.peak_ever.phase},"
 
@@ -381,6 +390,14 @@ def _place_words(report: ReportFile) -> str:
     more = f"; {', '.join(others)}" if others else ""
 
     return f"{subject} is {first}{place}{more}."
+
+
+def _shorten(op: str) -> str:
+    """Return the last parts of an op's name."""
+    parts = op.split("/")
+    start = ["…"] if len(parts) > _MOST_PARTS else []
+
+    return "/".join(start + parts[-_MOST_PARTS:])
 
 
 def _card_words(cards: Sequence[CardUse]) -> str:
@@ -441,15 +458,8 @@ def _range_words(report: ReportFile) -> str:
 
 def list_reasons(report: ReportFile) -> Iterator[str]:
     """Yield sources and assumptions: of the card, the range, a simulated card; then notes."""
-    verdict = report.verdict
     need = need_of(report)
-    if verdict is not None and need is not None and need.beside_pool is not None:
-        limit = format_bytes(verdict.pool_limit_bytes or 0)
-        yield (
-            f"TensorFlow's limit for its pool on {verdict.card} is {limit}: the card's "
-            "memory less the CUDA context and a reserve."
-        )
-
+    if need is not None and need.beside_pool is not None:
         yield (
             f"Context, cuBLAS, cuDNN and loaded kernels take about {need.beside_pool} "
             "beside the pool, from public reports, not measured."
@@ -507,9 +517,6 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
 
     meaning = "bytes that live tensors asked for"
     yield "requested", peak.requested_bytes, meaning, "peak.requested_bytes"
-    meaning = "the most bytes of chunks in use"
+    of_step = "" if peak.step is None else " in this step"
+    meaning = f"the most bytes of chunks in use{of_step}"
     yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"
-
-    if peak.pool_bytes is not None:
-        meaning = "bytes that the allocator took, with free chunks"
-        yield "pool", peak.pool_bytes, meaning, "peak.pool_bytes"

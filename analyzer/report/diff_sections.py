@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from analyzer.explain.comparison import KIND_WORDS, compare
 from analyzer.model.contract import report_file
@@ -25,7 +26,7 @@ from analyzer.report.render.sections import (
     TableColumn,
     Tone,
 )
-from analyzer.report.report_sections import ROWS, report_document
+from analyzer.report.report_sections import LEAST_PARTS, ROWS, report_document
 
 _ROWS = 4  # of categories and layers
 
@@ -42,7 +43,7 @@ def diff_document(report: report_file.DiffFile) -> Document:
     """Return a difference of two steps as the terminal shows it."""
     peak = [(row.number, row) for row in report.peak]
     categories = sorted(report.categories, key=_distance, reverse=True)
-    largest = [(row.category, row) for row in categories[:_ROWS]]
+    largest = [(row.category, row) for row in _largest(categories, _ROWS)]
 
     return Document(
         "",
@@ -61,6 +62,12 @@ def diff_document(report: report_file.DiffFile) -> Document:
 
 def _distance(row: report_file.BytesOfBoth) -> int:
     return abs(row.delta_bytes or 0)
+
+
+def _largest(rows: Sequence[Any], most: int) -> list[Any]:
+    """Return the first rows, those with the largest differences, from 1 % of the first one on."""
+    least = max(map(_distance, rows), default=0) // LEAST_PARTS
+    return [row for row in rows[:most] if _distance(row) >= least]
 
 
 def diff_summary(
@@ -93,14 +100,16 @@ def _changes(title: str, rows: Sequence[report_file.LayerOfBoth], most: int) -> 
         return Section("", (Paragraph(words, "muted"),))
 
     cells: list[tuple[CellValue, ...]] = []
+    shown = _largest(changed, most)
+    others = changed[len(shown) :]
 
-    for row in changed[:most]:
+    for row in shown:
         change = Cell(row.change, _CHANGE_TONES[row.change])
         cells.append((row.name or "(none)", *_cells(row), change))
 
-    if len(changed) > most:
-        rest = sum(row.delta_bytes or 0 for row in changed[most:])
-        more = Cell(f"{len(changed) - most} more", "muted")
+    if others:
+        rest = sum(row.delta_bytes or 0 for row in others)
+        more = Cell(f"{len(others)} more", "muted")
         cells.append((more, rest, None, None, None, None))
 
     name = f"{len(changed)} of {len(rows)} {title.lower()} differ"

@@ -172,7 +172,7 @@ def tensor_rows(analysis: Analysis) -> tuple[report_file.TensorAtPeak, ...]:
             report_file.TensorAtPeak,
             born=int(row["born"]),
             dies=int(row["dies"]),
-            why_alive=why_alive(row, end=end),
+            why_alive=why_alive(row, first=analysis.first, end=end),
         )
         for row in alive.to_dict("records")
     )

@@ -43,7 +43,8 @@ _HOST_ROWS = 10
 _SHOWN_STEPS = 6
 _OWNERS = 4  # groups of tensors on the first screen
 _NOTICES = 2  # before the figures; the others are details
-LEAST_PARTS = 1000  # a smaller part of the peak is not shown
+LEAST_PARTS = 100  # a smaller part of the peak is not shown
+_LEAST_REST = 1000  # nor a smaller sum of the other categories
 _SIZES = (TableColumn("requested", "bytes"), TableColumn("allocated", "bytes"))
 _NUMBERS = re.compile(r"\d+")
 
@@ -116,8 +117,7 @@ def _details(report: ReportFile, shown: int) -> Iterator[Section]:
     ]
     parts = [Section("Figures", tuple(sentences))]
 
-    if len(report.steps) > 1:
-        parts.append(steps_section(report, _SHOWN_STEPS))
+    parts.extend(steps_sections(report, _SHOWN_STEPS))
 
     parts.append(tensors_section(report, ROWS, skipped=shown))
 
@@ -166,20 +166,24 @@ def _categories_section(report: ReportFile) -> Section:
             rows.append((label, size, ratio, bar))
             rest -= size_bytes
 
-    if rest * LEAST_PARTS > total:
+    if rest * _LEAST_REST > total:
         rows.append(("Others", rest, rest / total, ""))
 
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
 
 
-def steps_section(report: ReportFile, most: int) -> Section:
-    """Return the peak of each step; the first and the last ones if there are more than ``most``."""
+def steps_sections(report: ReportFile, most: int) -> Iterator[Section]:
+    """Yield the peak of each step if one differs; the first and last ones if more than ``most``."""
     steps = report.steps
     shown = list(range(len(steps)))
+    peak = report.peak.requested_bytes
+    largest = max((abs(step.requested_bytes - peak) for step in steps), default=0)
+    if len(steps) < 2 or largest * LEAST_PARTS < peak:
+        return
 
     if len(steps) > most:
         half = most // 2
-        highest = max(shown, key=lambda place: steps[place].allocated_bytes)
+        highest = max(shown, key=lambda place: steps[place].requested_bytes)
         shown = sorted({*shown[:half], highest, *shown[-half:]})
 
     rows: list[tuple[CellValue, ...]] = []
@@ -190,8 +194,9 @@ def steps_section(report: ReportFile, most: int) -> Section:
         rows.append((number, *_size_cells(step, f"steps.{place}")))
 
     columns = (TableColumn("step", "number"), *_SIZES)
+    kind = "step" if report.program is None else "traced step"
 
-    return Section("Peak of each step", (Table(columns, tuple(rows)),))
+    yield Section(f"Peak of each {kind}", (Table(columns, tuple(rows)),))
 
 
 def _size_cells(row: StepPeak | HostRow, place: str) -> tuple[Cell, Cell]:
@@ -270,26 +275,24 @@ def _get_common(numbers: Sequence[str]) -> str:
 
 def layer_sections(report: ReportFile, most: int) -> Iterator[Section]:
     """Yield the layers with the most bytes at the peak, if there are any; equal ones are one row."""
-    groups: dict[tuple[str, int, int, int], list[str]] = {}
+    groups: dict[tuple[str, int], list[str]] = {}
 
     for row in report.layers:
-        sizes = (row.total_bytes, row.activation, row.parameter + row.optimizer_state)
         if row.layer:
-            key = (_NUMBERS.sub("*", row.layer), *sizes)
+            key = (_NUMBERS.sub("*", row.layer), row.total_bytes)
             groups.setdefault(key, []).append(row.layer)
 
     least = report.peak.requested_bytes // LEAST_PARTS
     ordered = sorted(groups.items(), key=lambda group: -group[0][1] * len(group[1]))
     rows: list[tuple[CellValue, ...]] = []
 
-    for (_, total, *parts), names in ordered[:most]:
+    for (_, total), names in ordered[:most]:
         count = len(names)
         if count * total < least:
             break
 
         each = f"{count} x {format_bytes(total)}" if count > 1 else ""
-        sums = (count * size for size in parts)
-        rows.append((count * total, each, *sums, _common_name(names)))
+        rows.append((count * total, each, _common_name(names)))
 
     if rows:
         table = Table(COLUMNS["layers"], tuple(rows))

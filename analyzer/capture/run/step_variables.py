@@ -126,13 +126,15 @@ class StepVariables:
     def snapshot(self) -> None:
         """Note the current address of each variable, and mark the moment in the trace.
 
-        After the first step, variables with sparse access cannot be read without a copy.
+        After the first step, variables with sparse access cannot be read without a copy. The steps of
+        a program follow others.
         """
         name = f"{MARKER_PREFIX}snapshot"
         index = len(self.snapshots)
         with tf.profiler.experimental.Trace(name, index=index):
             self.refresh()
-            unread = (self._unread or ()) if self.snapshots else ()
+            is_later = self.snapshots or self.program.function is None
+            unread = (self._unread or ()) if is_later else ()
             addresses: list[int | None] = []
 
             for one in self.raw:

@@ -29,7 +29,6 @@ _MAX_RETRACES = 50  # of one function, the latest
 _MAX_LEAVES = 256  # of a call's arguments that are compared
 _MAX_VALUE = 40  # characters of a Python value in words
 _MAX_CHANGES = 3  # in words
-_MIN_CONSTANT_BYTES = 1 << 10  # of a constant that is counted
 _LARGE_BYTES = 1 << 20  # of a constant that gets a row of its own
 
 # A leaf of a call's arguments, by kind and in words.
@@ -112,17 +111,6 @@ class FunctionRecord:
     def describe(self, search: HolderSearch) -> TracedFunction:
         """Return the record as plain data."""
         alive = self.list_alive()
-        concrete = get_latest_trace(alive[-1]) if alive else None
-        graphs = [] if concrete is None else collect_graphs(concrete.graph)
-        constants = _list_constants(graphs, _MIN_CONSTANT_BYTES)
-        constant_bytes = sum(one.size_bytes for one in constants)
-        graph_bytes = 0
-
-        if graphs:
-            try:
-                graph_bytes = int(graphs[0].as_graph_def().ByteSize())
-            except (ValueError, tf.errors.OpError):  # too large for a protobuf
-                graph_bytes = constant_bytes
 
         return TracedFunction(
             name=self.name,
@@ -132,9 +120,6 @@ class FunctionRecord:
             alive=len(alive),
             calls=self.calls,
             traces=self.traces,
-            nodes=sum(len(one.get_operations()) for one in graphs),
-            graph_bytes=graph_bytes,
-            constant_bytes=constant_bytes,
             holder=search.find_container(alive) if len(alive) > 2 else "",
             retraces=tuple(self.retraces),
             is_keras=self.is_keras,

@@ -127,6 +127,7 @@ _EXPANDING = {
         ),
     ),
 }
+_NEEDS_COPIES = re.compile("Conv|Pool|Tile")  # in the type of a reader
 _COPYING = ("OneHot", "Tile", "BroadcastTo", "Cast")
 _LOOKUPS = ("GatherV2", "ResourceGather")
 _WITH_GRADIENT = (*MATRICES, *_LOOKUPS)  # whose gradients are new tensors
@@ -650,6 +651,8 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
         return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
     if kind == "Cast":
         return _is_combined(maker, tensors)
+    if any(map(_NEEDS_COPIES.search, readers)):
+        return False
     if kind in _LOOKUPS and not re.search(
         _OF_PAIRS, tensors.size_of(maker["tensor"])[0]
     ):
@@ -834,9 +837,11 @@ def _find_logits(
     fused = {given for loss in losses for given in tensors.sizes_read(loss)}
 
     # a fused loss needs scratch memory in any case
+    weights = analysis.rows[analysis.rows["variable"] != ""]
     sizes = large["requested_bytes"]
     is_scratch = sizes.isin(fused) & (large["tensor"] == "")
     is_other = sizes.isin(attention) | (large["category"] == "input")
+    is_other |= large["shape"].isin(set(weights["shape"]))
     large = large[~is_scratch & ~is_other]
 
     for size, rows in large.groupby("requested_bytes", observed=True):

@@ -42,6 +42,7 @@ _OF_WEIGHTS = (Category.GRADIENT.value, Category.TEMPORARY.value)
 # Name of a cast inside an op, such as ``dense/MatMul/Cast``: mixed precision casts its weight.
 _CAST_OF_WEIGHT = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
 _STATE_RATIO = 0.2  # share of the peak from which on optimizer state is reported
+_ONE_SLOT = ("SGD", "RMSprop", "Adagrad", "Lion")  # per parameter, as usual
 _GATHERS = ("GatherV2", "ResourceGather")
 
 
@@ -52,8 +53,9 @@ def peak_op(analysis: Analysis) -> tuple[str, str, str]:
         return "", "", ""
 
     row = born.iloc[0]
+    is_known = row["op"] != row["instruction"]  # XLA's own names tell nothing
 
-    return str(row["op"]), str(row["layer"]), str(row["source"])
+    return str(row["op"]) if is_known else "", str(row["layer"]), str(row["source"])
 
 
 def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
@@ -115,8 +117,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         severity=analysis.rate(saves),
         title=f"{format_bytes(growing)} of tensors grow with the batch size "
         f"({growing / peak:.0%} of the peak)",
-        detail=f"The saving is that of half the batch size: {batch // 2} instead of "
-        f"{batch}.",
+        detail="",
         saves_bytes=saves,
     )
 
@@ -375,28 +376,23 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
 
 
 def find_state(analysis: Analysis) -> Iterator[Finding]:
-    """Report optimizer state that is a large share of the peak."""
+    """Report optimizer state of several slots that is a large share of the peak."""
     alive = analysis.alive
     peak = analysis.peak.requested_bytes
     slots = alive[alive["category"] == Category.OPTIMIZER_STATE.value]
     state = _sum_of(slots)
-
-    # While an update runs, a variable may have two buffers.
-    of_variables = alive[alive["category"] == Category.PARAMETER.value]
-    parameters = _sum_of(of_variables.drop_duplicates("variable"))
-    if state <= _STATE_RATIO * peak:
-        return
-
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
-    saves = state - parameters if state > parameters else state
+    saves = state // 2
+    if state <= _STATE_RATIO * peak or optimizer in _ONE_SLOT:
+        return
 
     yield Finding(
         id="optimizer-state",
         severity=analysis.rate(saves),
         title=f"{optimizer}'s state takes {analysis.share_words(slots)}",
         detail="A smaller batch does not reduce it. SGD with momentum, Lion and Adagrad "
-        "have one slot per parameter, and plain SGD has none. Training fewer "
-        "parameters (freezing, LoRA) reduces it in proportion.",
+        "have one slot per parameter. Training fewer parameters (freezing, LoRA) reduces "
+        "it in proportion.",
         saves_bytes=saves,
     )
 

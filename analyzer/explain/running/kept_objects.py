@@ -202,9 +202,9 @@ def _report_created(one: TracedFunction, start: str) -> Finding:
         severity=Severity.HIGH if is_kept or start else Severity.MEDIUM,
         title=f"{start}{one.objects} tf.functions were created from `{one.name}` "
         f"({_place_of(one)}){kept}",
-        detail=f"Each one is traced and has its own graph ({one.nodes} nodes, "
-        f"{_graph_size(one)} when saved) and its own executor. Create the tf.function "
-        "once, outside the loop, and pass the values that change as tensors.",
+        detail="Each one is traced and has its own graph and executor. "
+        "Create the tf.function once, outside the loop, and pass the values that change "
+        "as tensors.",
         evidence=_calls_of(one),
     )
 
@@ -219,16 +219,10 @@ def _report_retraced(one: TracedFunction, start: str) -> Finding:
         severity=Severity.HIGH,
         title=f"{start}TensorFlow traced `{one.name}` {one.traces} times in {one.calls} calls "
         f"({_place_of(one)})",
-        detail=f"Each trace runs the Python code and stores a graph of {one.nodes} "
-        f"nodes: {_graph_size(one)} of host memory when saved, and more in the "
-        f"executor.{reason} {_RETRACE_ADVICE[cause]}",
+        detail="Each trace runs the Python code and stores another graph."
+        f"{reason} {_RETRACE_ADVICE[cause]}",
         evidence=_calls_of(one),
     )
-
-
-def _graph_size(one: TracedFunction) -> str:
-    graph, constants = map(format_bytes, (one.graph_bytes, one.constant_bytes))
-    return f"{graph}, {constants} of it constants"
 
 
 def _place_of(one: TracedFunction) -> str:

@@ -196,11 +196,8 @@ def find_unexplained(
             id="grows-on-host",
             severity=Severity.MEDIUM,
             title=f"{slope} (a step is {watch.step}{where})",
-            detail=f"Resident memory grows from step {host.first_step} to "
-            f"{host.last_step}, but memory in TensorFlow's allocator does not. The "
-            "cause is Python objects, NumPy arrays or memory that TensorFlow allocates"
-            " elsewhere. Find the lines with a Python memory profiler such as memray "
-            "or tracemalloc.",
+            detail="Memory in TensorFlow's allocator does not grow. Find the lines with a "
+            "Python memory profiler such as memray or tracemalloc.",
         )
 
 

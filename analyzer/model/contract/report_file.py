@@ -265,17 +265,6 @@ class Need(ReportRecord, frozen=True, kw_only=True):
         return max(reversed(sizes), key=lambda phase: sizes[phase].bytes)
 
     @property
-    def outside_bytes(self) -> int:
-        """Bytes outside the trace if they are over twice those of the other phases; else 0."""
-        sizes = dict(self.phases)
-        outside = sizes.pop(LifePhase.BEFORE_TRACE, None)
-        largest = max((one.bytes for one in sizes.values()), default=0)
-        if outside is None or outside.bytes <= 2 * largest:
-            return 0
-
-        return outside.bytes
-
-    @property
     def pool(self) -> BoundedBytes:
         """The lowest limit of TensorFlow's pool under which the process runs."""
         return BoundedBytes.largest(self.phases.values()) + self.allocator

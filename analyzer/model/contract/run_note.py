@@ -94,9 +94,6 @@ class TracedFunction(Struct, frozen=True, kw_only=True):
     alive: Index = 1  # of these objects, at the end
     calls: Index = 0  # from outside of functions
     traces: Index = 0
-    nodes: Index = 0  # of the last tracing
-    graph_bytes: Bytes = 0  # as TensorFlow saves it, with constants
-    constant_bytes: Bytes = 0
     holder: Text = ""  # of the objects, if there are several
     retraces: tuple[Retrace, ...] = ()  # the latest
     is_keras: bool = False  # whether it is Keras' own loop, such as ``model.fit``

@@ -231,6 +231,27 @@ class GraphIndex:
         op = self.ops.get(name)
         return () if op is None else op.inputs
 
+    def casts_weight(self, op: Op, dtype: str) -> bool:
+        """Say whether a forward op casts a variable to ``dtype`` for mixed precision.
+
+        A graph that is derived from a trace has no reads: there such a cast is in the scope of the op
+        that uses the weight (``dense/MatMul/Cast``).
+        """
+        is_cast = op.type == "Cast" and dtype in _HALVES
+        if not is_cast or self.phases[op.name] is not Phase.FORWARD:
+            return False
+
+        if not self.evidence:
+            makers = (self.ops.get(split_tensor(one)[0]) for one in op.inputs[:1])
+            return any(maker and maker.type == "ReadVariableOp" for maker in makers)
+
+        user, _, own = op.name.rpartition("/")
+
+        # Layers have small letters, types of ops begin with a capital.
+        is_user = user in self.ops or user.rpartition("/")[2][:1].isupper()
+
+        return own == "Cast" and is_user
+
 
 def build_graph_index(
     ops: Sequence[Op],
@@ -338,6 +359,9 @@ def _find_executed_phases(
 
     return phases
 
+
+_HALVES = ("float16", "bfloat16")
+HALF_WEIGHT_ROLE = "weight in half precision"
 
 GRADIENT_ROLE = "gradient"  # of a variable
 UPDATE_ROLE = "optimizer temporary"

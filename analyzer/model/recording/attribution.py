@@ -26,6 +26,7 @@ from analyzer.model.graph.buffer_sharing import (
     find_cache,
 )
 from analyzer.model.graph.graph_index import (
+    HALF_WEIGHT_ROLE,
     GraphIndex,
     Label,
     Phase,
@@ -82,7 +83,6 @@ _COPY_FROM_HOST_ROLE = "copied from the host"
 
 # Region -> role of a convolution's buffer on a card that holds no output.
 _COPY_ROLES = {"temp": COPY_ROLE, "output": DROPPED_ROLE}
-_HALVES = ("float16", "bfloat16")
 
 
 def label_graph(
@@ -247,8 +247,8 @@ class _Values:
             return Category.WORKSPACE, f"{structure.phases[op.name]} workspace"
         if is_convolution and on_card and not tensor and region in _COPY_ROLES:
             return Category.WORKSPACE, _COPY_ROLES[region]
-        if dtype in _HALVES and self._is_cast_of_weight(op):
-            return Category.TEMPORARY, "weight in half precision"
+        if structure.casts_weight(op, dtype):
+            return Category.TEMPORARY, HALF_WEIGHT_ROLE
         if tensor in self._cache:
             return Category.KV_CACHE, CACHE_ROLE
 
@@ -310,27 +310,6 @@ class _Values:
             is_alive=is_alive and of_floats and not readers,
             is_activation=is_activation,
         )
-
-    def _is_cast_of_weight(self, op: Op) -> bool:
-        """Say whether a forward op casts a variable for mixed precision.
-
-        A graph that is derived from a trace has no reads: there such a cast is in the scope of the op
-        that uses the weight (``dense/MatMul/Cast``).
-        """
-        structure = self._structure
-        if op.type != "Cast" or structure.phases[op.name] is not Phase.FORWARD:
-            return False
-
-        if not structure.evidence:
-            makers = (structure.ops.get(split_tensor(one)[0]) for one in op.inputs[:1])
-            return any(maker and maker.type == "ReadVariableOp" for maker in makers)
-
-        user, _, own = op.name.rpartition("/")
-
-        # Layers have small letters, types of ops begin with a capital.
-        is_user = user in structure.ops or user.rpartition("/")[2][:1].isupper()
-
-        return own == "Cast" and is_user
 
 
 def _describe_scratch(op: Op, phase: Phase) -> str:

@@ -135,6 +135,7 @@ def label_variables(
 _ADDS = frozenset({"Add", "AddV2", "AddN"})
 # Ops between a gradient and an accumulator: a scale or a change of dtype.
 _SCALES = frozenset({"Mul", "RealDiv", "DivNoNan", "Cast", "Neg", "Select", "SelectV2"})
+_OF_ROWS = "UnsortedSegmentSum"  # makes a tensor of a lookup's gradient and its indices
 _READS = ("ReadVariableOp", "ResourceGather")
 
 
@@ -221,7 +222,11 @@ def _is_gradient(structure: GraphIndex, tensor: str, depth: int = 4) -> bool:
         return True
 
     op = structure.ops.get(split_tensor(tensor)[0])
-    if op is None or depth == 0 or op.type not in _SCALES | ALIAS_OPS:
+    if op is None or depth == 0:
+        return False
+    if op.type == _OF_ROWS:
+        return _is_gradient(structure, op.inputs[0], depth - 1)
+    if op.type not in _SCALES | ALIAS_OPS:
         return False
 
     gradients = [one for one in op.inputs if _is_gradient(structure, one, depth - 1)]

@@ -2,14 +2,11 @@
 
 Text of a trace reaches the page in two ways only, and both keep it text: through the template, which
 escapes it, and as compressed data, which the script shows by ``textContent``.
-The page also lists the lines of the user's code that own the most bytes at the peak, with their text.
+The page also lists the lines of the user's code that own the most bytes at the peak.
 """
 
-import linecache
-import os
 from collections import defaultdict
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
@@ -42,11 +39,9 @@ from analyzer.report.render.sections import (
 )
 
 _MOST = 5  # lines
-_MOST_CHARACTERS = 120  # of a line's text
-_MOST_BYTES = 1 << 20  # of a file
 _COLUMNS = (
     TableColumn("requested", "bytes"),
-    TableColumn("line, as the file is now", "path"),
+    TableColumn("line", "path"),
 )
 
 
@@ -62,11 +57,7 @@ def source_lines_section(report: ReportFile) -> Section | None:
     sizes.pop("", None)
     least = report.peak.requested_bytes // report_sections.LEAST_PARTS
     largest = sorted(sizes.items(), key=lambda one: -one[1])[:_MOST]
-    rows = tuple(
-        (size, f"{line}  {_read_line(line)}".rstrip())
-        for line, size in largest
-        if size >= least
-    )
+    rows = tuple((size, line) for line, size in largest if size >= least)
 
     if len(rows) < 2:  # the call of ``fit`` owns all
         return None
@@ -75,28 +66,6 @@ def source_lines_section(report: ReportFile) -> Section | None:
         "Lines that own the most bytes at the peak",
         (Table(_COLUMNS, rows),),
     )
-
-
-def _read_line(place: str) -> str:
-    """Return the text of ``file.py:line``; empty if the file is not one of this folder's sources.
-
-    A trace of someone else may name any file, so only Python files below this folder are read.
-    """
-    name, _, number = place.rpartition(":")
-
-    try:
-        folder = Path(os.path.realpath(os.getcwd()))
-        path = Path(os.path.realpath(name))
-
-        is_own = path.suffix == ".py" and folder in path.parents
-        if not is_own or not path.is_file() or path.stat().st_size > _MOST_BYTES:
-            return ""
-    except (OSError, ValueError):  # no current folder; a name with U+0000
-        return ""
-
-    text = linecache.getline(str(path), int(number) if number.isdecimal() else 0)
-
-    return text.strip()[:_MOST_CHARACTERS]
 
 
 _PAGE = "analyzer.report.page"
@@ -156,11 +125,9 @@ def render(
         categories=CATEGORY_LABELS,
         comparison=comparison,
         hosts=hosts and report_sections.hosts_section(hosts, _ALL_HOSTS),
-        steps=report_sections.steps_section(report, _STEPS)
-        if len(report.steps) > 1
-        else None,
+        steps=next(report_sections.steps_sections(report, _STEPS), None),
         static=static,
-        steps_charts=steps_charts(report.program),
+        steps_chart=steps_chart(report.program),
         packed=pack(header, columns),
     )
 
@@ -183,45 +150,29 @@ def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> 
     return writable(text)
 
 
-def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
-    """Return caption and points of a chart of the device's allocator, and of one of the process.
+def steps_chart(program: ProgramFigures | None) -> tuple[str, str] | None:
+    """Return caption and points of a chart of the device's allocator; None with too few readings.
 
-    A point is a pair of shares of the width and the height, from the upper left corner. A chart needs
-    some readings.
+    A point is a pair of shares of the width and the height, from the upper left corner.
     """
-    if program is None:
-        return []
+    if program is None or len(program.readings) < _FEWEST:
+        return None
 
-    readings = program.readings
-    device = [(one.step, one.in_use_bytes) for one in readings]
-    host = [
-        (one.step, one.host_bytes) for one in readings if one.host_bytes is not None
-    ]
-    charts = []
+    steps = np.array([one.step for one in program.readings])
+    sizes = np.array([one.in_use_bytes for one in program.readings])
+    first, end = steps[0], steps[-1]
 
-    for title, points in (
-        ("In use in TensorFlow's allocator", device),
-        ("Resident memory of the process, with its trace", host),
-    ):
-        if len(points) < _FEWEST:
-            continue
+    high, last = (format_bytes(int(size)) for size in (sizes.max(), sizes[-1]))
+    caption = (
+        f"In use in TensorFlow's allocator after steps {first:,} to {end:,}: at most "
+        f"{high}, at the end {last}"
+    )
 
-        steps, sizes = zip(*points, strict=True)
-        first, end = steps[0], steps[-1]
-        most = max(*sizes, 1)
+    along = (steps - first) / max(end - first, 1)
+    down = 1 - sizes / max(sizes.max(), 1)
+    places = (f"{x:.4f},{y:.4f}" for x, y in zip(along, down, strict=True))
 
-        high, last = map(format_bytes, (max(sizes), sizes[-1]))
-        caption = (
-            f"{title}, steps {first:,} to {end:,}, from 0 to {high}, at the end {last}"
-        )
-
-        along = (np.array(steps) - first) / max(end - first, 1)
-        down = 1 - np.array(sizes) / most
-        places = (f"{x:.4f},{y:.4f}" for x, y in zip(along, down, strict=True))
-
-        charts.append((caption, " ".join(places)))
-
-    return charts
+    return caption, " ".join(places)
 
 
 @cache

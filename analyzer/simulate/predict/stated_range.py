@@ -1,11 +1,11 @@
-"""The stated range of a prediction, and the reasons for it."""
+"""The stated range of a prediction, and notes on ops whose memory is unknown."""
 
 from collections.abc import Iterator
 
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.recording.records import WORKSPACE
 from analyzer.model.tables import read_table
-from analyzer.model.units import Range, format_bytes
+from analyzer.model.units import Range
 from analyzer.simulate.allocator.limits import FLOOR_BYTES, LIMIT_MARGIN
 from analyzer.simulate.predict.prediction import Prediction
 
@@ -38,18 +38,14 @@ HELD_SHARE = 0.015
 
 
 def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedRange:
-    """Return the range of the peak and its reasons; ``card_limit_bytes`` is None for a CPU."""
+    """Return the range of the peak; ``card_limit_bytes`` is None for a CPU."""
     requested = prediction.requested
-    because = _describe_schedules(prediction)
-    below, above = _find_margins(prediction, because)
+    below, above = _find_margins(prediction)
     limits = None
 
     if prediction.limits is not None:
         margin = int(LIMIT_MARGIN * prediction.limits.high)
         limits = prediction.limits.widened(0, margin)
-
-        sizes = (format_bytes(limits.low), format_bytes(limits.high))
-        because.append(SENTENCES["limits"].format(*sizes, LIMIT_MARGIN))
         has_trials = any(any(one.workspaces_bytes) for one in prediction.prepared.plans)
         above_limit = above + TRIAL_BYTES * has_trials
         limits = limits.widened(below, above_limit).at_least(0)
@@ -67,19 +63,11 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
     workspace_bytes = None
 
     if card_limit_bytes is not None:
-        because.append(SENTENCES["no_gpu"])
-
         less_bytes, more_bytes = _find_workspace_spread(prediction)
         held_bytes = int(HELD_SHARE * prediction.middle.peak_bytes)
         workspace_bytes = more_bytes + held_bytes
         requested = requested.widened(less_bytes, workspace_bytes).at_least(0)
         chunks = chunks.widened(less_bytes, workspace_bytes).at_least(0)
-
-        because.append(SENTENCES["held"].format(format_bytes(held_bytes)))
-
-        if less_bytes or more_bytes:
-            sizes = format_bytes(less_bytes), format_bytes(more_bytes)
-            because.append(SENTENCES["workspaces"].format(*sizes))
 
     return StatedRange(
         limit_low_bytes=None if limits is None else limits.low,
@@ -88,53 +76,24 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
         high_bytes=requested.high,
         allocated_low_bytes=chunks.low,
         allocated_high_bytes=chunks.high,
-        because=tuple(because),
+        because=(),
         unsized=len(find_unsized(prediction)),
         workspace_bytes=workspace_bytes,
     )
 
 
-def _find_margins(prediction: Prediction, because: list[str]) -> tuple[int, int]:
-    """Return bytes below and above the peaks that no schedule shows; add their reasons."""
+def _find_margins(prediction: Prediction) -> tuple[int, int]:
+    """Return bytes below and above the peaks that no schedule shows."""
     prepared = prediction.prepared
     is_ordered = prepared.device.is_cheap
     share = MARGIN if is_ordered else ORDER_MARGIN
     margin = max(int(share * prediction.middle.peak_bytes), FLOOR_BYTES)
-    because.append(SENTENCES["small"].format(format_bytes(margin)))
-
-    below = margin
     above = margin
 
     if prepared.threads > 1 and not is_ordered:
-        overlap_bytes = int(THREADS_MARGIN * prediction.requested.high)
-        above += overlap_bytes
-        size = format_bytes(overlap_bytes)
-        because.append(SENTENCES["orders"].format(prepared.threads, size))
+        above += int(THREADS_MARGIN * prediction.requested.high)
 
-    return below, above
-
-
-def _describe_schedules(prediction: Prediction) -> list[str]:
-    """Return a sentence about the peaks of the schedules, if they differ."""
-    peaks = Range.spanning(one.peak_bytes for one in prediction.schedules)
-    if peaks.is_exact:
-        return []
-
-    threads = prediction.prepared.threads
-
-    place = "one inter-op thread"
-    if threads > 1:
-        place = f"{threads} inter-op threads"
-
-    low = format_bytes(peaks.low)
-    high = format_bytes(peaks.high)
-    median = format_bytes(prediction.middle.peak_bytes)
-    count = len(prediction.schedules)
-
-    return [
-        f"On {place} the order of ops varies: {count} orders peak between {low} and {high}, "
-        f"median {median}."
-    ]
+    return margin, above
 
 
 def describe_notes(prediction: Prediction) -> Iterator[str]:

@@ -308,7 +308,7 @@ def _list_notes(
 
     yield from note.notes
 
-    if not note.notes and structure is not None and structure.evidence:
+    if not note.is_captured and structure is not None and structure.evidence:
         yield (
             f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
             "the op before a tensor's free counts as its last user."
@@ -317,22 +317,21 @@ def _list_notes(
     yield from _describe_allocators(events, main)
 
 
-_SHOWN_BYTES = 1 << 20  # least peak of another allocator that is named
+_SHOWN_RATIO = 0.1  # least peak of another allocator that is named, of the main one's
 
 
 def _describe_allocators(events: pd.DataFrame, main: str) -> Iterator[str]:
     """Yield a note on the other allocators with a peak that matters; cards have lines of their own."""
+    peaks = find_peaks(events)
+    least_bytes = _SHOWN_RATIO * peaks.get(main, 0)
     others = [
         f"{name} {format_bytes(peak_bytes)}"
-        for name, peak_bytes in find_peaks(events).items()
-        if name != main and card_number(name) is None and peak_bytes >= _SHOWN_BYTES
+        for name, peak_bytes in peaks.items()
+        if name != main and card_number(name) is None and peak_bytes >= least_bytes
     ]
 
     if others:
-        yield (
-            f"Peaks of allocators beside {main}: {', '.join(others)}; --allocator NAME "
-            "shows one of a saved trace."
-        )
+        yield f"Peaks of allocators beside {main}: {', '.join(others)}."
 
 
 def _find_step_marks(raw: RawTrace, note: RunNote) -> tuple[Span, ...]:

@@ -438,10 +438,18 @@ def _label_pipeline(
     is_on_host = table["allocator"].isin(list(HOST_ALLOCATORS)).to_numpy(bool)
     by_pipeline = np.isin(born_on, list(pipeline)) & is_on_host
 
-    # The threads of the step may run the pipeline too.
+    # The threads of the step may run the pipeline too, and fetch batches of later steps.
     if not raw.ran_xla:
-        sizes = {spec.size_bytes for _, spec in _find_batches(structure)}
-        is_batch = table["requested_bytes"].isin(sizes - {None}).to_numpy(bool)
+        specs = [spec for _, spec in _find_batches(structure)]
+        names = {spec.dtype + spec.shape_text for spec in specs}
+        kinds = table[["dtype", "shape", "requested_bytes"]].drop_duplicates()
+        types, shapes = (kinds[name].astype(str) for name in ("dtype", "shape"))
+        opened = shapes.str.replace(r"^\[\d+", "[-1", regex=True)
+        is_named = (types + shapes).isin(names) | (types + opened).isin(names)
+
+        sizes = {spec.size_bytes for spec in specs} - {None}
+        sizes |= set(kinds.loc[is_named, "requested_bytes"])
+        is_batch = table["requested_bytes"].isin(sizes).to_numpy(bool)
         by_pipeline |= is_batch & is_on_host
 
     rows = labels.open_rows() & by_pipeline & is_unnamed & ~from_python
@@ -523,6 +531,7 @@ def _add_updates(table: pd.DataFrame, holdings: dict[int, Holding]) -> None:
 
     ends = table.groupby("step", observed=True)["born"].transform("max")
     is_assigned = ops.isin(set(ops[list(holdings)]) - {""}) & (table["dies"] > ends)
+    is_assigned |= table.index.isin(list(holdings))
     made = table[(is_update | is_assigned) & (table["born"] >= 0)]
 
     for (op, _), rows in made.groupby(["op", "requested_bytes"], observed=True):
@@ -534,9 +543,10 @@ def _add_updates(table: pd.DataFrame, holdings: dict[int, Holding]) -> None:
                 continue
 
             _, number, since = holdings[later]
-            holdings.setdefault(earlier, (earlier, number, None))
+            known = holdings.setdefault(earlier, (earlier, number, None))
             freed = int(table["dies"].at[earlier])
-            if "VariableOp" not in op and table["born"].at[later] < freed:
+            is_older = known[1] == number and table["born"].at[later] < freed
+            if "VariableOp" not in op and is_older:
                 holdings[later] = (later, number, since or freed)
 
 
@@ -566,8 +576,9 @@ def _add_unread(
 
     for size_bytes, numbers in wanted.items():
         rows = rest.index[rest["requested_bytes"] == size_bytes]
-        if len(rows) == len(numbers) == 1:
-            holdings[rows[0]] = (rows[0], numbers[0], None)
+        if len(rows) == len(numbers):
+            for row, number in zip(rows, numbers, strict=True):
+                holdings[row] = (row, number, None)
 
 
 def label_workspaces(table: pd.DataFrame) -> pd.DataFrame:

@@ -23,6 +23,7 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import TensorSpec, split_tensor
 from analyzer.model.graph.buffer_sharing import CACHE_ROLE, find_cache
 from analyzer.model.graph.graph_index import (
+    HALF_WEIGHT_ROLE,
     GraphIndex,
     Phase,
     describe_value,
@@ -158,10 +159,7 @@ def label_holders(
 ) -> list[dict[str, str]]:
     """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region."""
     makers, passing = _find_gradient_makers(structure)
-    cache: frozenset[str] = frozenset()
-
-    if structure is not None and infer:
-        cache = find_cache(structure)
+    cache = find_cache(structure) if structure is not None and infer else frozenset()
 
     phases, start = _find_phases(region, structure)
     labels = []
@@ -181,6 +179,9 @@ def label_holders(
         elif is_workspace(holder):
             category = Category.WORKSPACE
             role = "workspace"
+        elif op and structure and structure.casts_weight(op, holder.dtype):
+            category = Category.TEMPORARY
+            role = HALF_WEIGHT_ROLE
         elif is_number and not cache.isdisjoint(tensors):
             category = Category.KV_CACHE
             role = CACHE_ROLE
@@ -200,7 +201,7 @@ def label_holders(
             )
 
             if not holder.op_name:  # such as zeros, which XLA may make early
-                category = Category.TEMPORARY
+                category, role = Category.TEMPORARY, ""
 
         tensor = f"{name}:{outputs.index(own)}" if own in outputs else ""
         labels.append(

@@ -2,14 +2,9 @@ import keras
 import numpy as np
 
 layers = keras.layers
-model = keras.Sequential(
-    [
-        keras.Input((40,), dtype="int32"),
-        layers.Embedding(8000, 64),
-        layers.LSTM(16),
-        layers.Dense(1),
-    ]
-)
+numbers = keras.Input((40,), dtype="int32")
+tables = [layers.Embedding(8000, 64)(numbers) for _ in range(2)]
+model = keras.Model(numbers, layers.Dense(1)(layers.LSTM(16)(layers.add(tables))))
 model.compile("rmsprop", "mse")
 x = np.random.randint(0, 8000, (960, 40))
 model.fit(x, np.zeros((960, 1)), verbose=0)

@@ -257,16 +257,3 @@ def test_a_peak_outside_the_traced_steps_leaves_fragmentation_unknown(
     assert verdict is not None
     assert verdict.outcome is outcome
     assert "needs at least 2.00 GiB of" in verdict.headline
-
-
-@pytest.mark.parametrize(("before", "outside"), [(20, 0), (21, 21)])
-def test_a_phase_outside_the_trace_is_named_if_it_is_twice_the_others(
-    before: int, outside: int
-) -> None:
-    need = Need(
-        before_trace=BoundedBytes.exactly(before),
-        first_step=BoundedBytes.exactly(10),
-        steady_step=BoundedBytes.exactly(9),
-        allocator=BoundedBytes.exactly(0),
-    )
-    assert need.outside_bytes == outside

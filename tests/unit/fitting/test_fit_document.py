@@ -79,15 +79,6 @@ def test_one_size_of_the_card_and_the_parts_of_it() -> None:
     assert "limit of 100.0 MiB is for TensorFlow's pool alone" in given
 
 
-def test_a_need_that_falls_has_a_reason() -> None:
-    falling = SizePoint(size=39, fits=True, need_bytes=99 * MIB)
-    points = (ANSWER.points[0], falling, *ANSWER.points[1:])
-    assert "Batch 40 needs less than 39: XLA" in to_text(
-        replace(ANSWER, points=points, jit=True)
-    )
-    assert "needs less than" not in to_text(ANSWER)
-
-
 def test_a_search_without_an_end_does_not_say_how_the_step_ran() -> None:
     assert "op by op" in to_text(ANSWER)
     assert "op by op" not in to_text(replace(ANSWER, jit=None))

@@ -21,7 +21,7 @@ from analyzer.report.actions import change_items
 from analyzer.report.answer import LEAST_RATIO, answer_lines, notices_of
 from analyzer.report.report_sections import (
     report_document,
-    steps_section,
+    steps_sections,
 )
 
 
@@ -75,10 +75,10 @@ def test_the_tensors_of_a_process_are_its_highest_allocated_peak(times: int) -> 
     assert report.peak_ever is not None
     ever = replace(report.peak_ever, since_start_bytes=times * shown)
     report = replace(report, peak_ever=ever)
-    # THEN the second line has that figure, and its place if no step below has it
+    # THEN the second line has that figure, and its place if the step shown has less
     line = answer_lines(report)[1]
     assert f": {format_bytes(times * shown)} allocated for tensors" in line
-    assert ("outside the steps below" in line) == (times > 1)
+    assert ("outside the step shown" in line) == (times > 1)
 
 
 def test_a_need_of_trials_states_the_need_without_them() -> None:
@@ -106,9 +106,17 @@ def test_the_categories_add_up_to_the_peak() -> None:
 def test_the_highest_of_many_steps_is_shown() -> None:
     report = opened_sample("cnn").report
     steps = [replace(report.steps[0], number=number) for number in range(20)]
-    steps[7] = replace(steps[7], allocated_bytes=1 << 40)
-    (table,) = steps_section(replace(report, steps=tuple(steps)), 4).blocks
+    steps[7] = replace(steps[7], requested_bytes=1 << 40)
+    (section,) = steps_sections(replace(report, steps=tuple(steps)), 4)
+    (table,) = section.blocks
     assert [row[0] for row in table.rows] == [0, 1, 7, 18, 19]
+
+
+def test_steps_with_the_peak_shown_have_no_table() -> None:
+    report = opened_sample("cnn").report
+    peak = report.peak.requested_bytes
+    equal = [replace(one, requested_bytes=peak) for one in report.steps]
+    assert not list(steps_sections(replace(report, steps=tuple(equal)), 4))
 
 
 @pytest.mark.parametrize(

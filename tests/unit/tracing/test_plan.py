@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.errors import TraceError
+from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.tracing.measure.measured_recording import open_measured
 from analyzer.tracing.parse.buffer_plan import (
     BufferPlan,
@@ -158,3 +160,22 @@ def test_a_value_is_kept_if_it_lives_until_the_backward_pass(
     # THEN it is kept only if it is alive then; without floats, no backward pass is known
     expected = role if dtype == "float32" else "forward temporary"
     assert label_holders(region, None, infer=False)[0]["role"] == expected
+
+
+def test_a_half_of_a_weight_and_shared_zeros_are_temporaries() -> None:
+    # GIVEN a module with the float16 copy of a variable, and zeros without a name
+    half = TensorSpec("float16", (16,))
+    read = Op("read", "ReadVariableOp", outputs=(TensorSpec("float32", (16,)),))
+    cast = Op("dense/Cast", "Cast", inputs=("read:0",), outputs=(half,))
+    common = {"size_bytes": 32, "offset_bytes": 0, "opcode": "fusion", "op_type": ""}
+    common |= {"dtype": "float16", "shape": (16,), "is_argument": False, "last": 9}
+    facts = {"size_bytes": 64, "is_result": False, "is_tuple": False}
+    facts |= {"dtype": "", "shape": None, "op_name": ""}
+    holders = tuple(
+        Holder(**common, instruction=name, op_name=name, first=2)
+        for name in ("dense/Cast", "")
+    )
+    region = PlanRegion(**facts, holders=holders, moments=9)
+    labels = label_holders(region, build_graph_index([read, cast]), infer=False)
+    assert [one["category"] for one in labels] == ["temporary", "temporary"]
+    assert [one["role"] for one in labels] == ["weight in half precision", ""]

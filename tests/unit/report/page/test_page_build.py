@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import html.parser
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -133,35 +132,6 @@ def test_the_summary_for_a_notebook_has_no_script(made: Made) -> None:
     assert "<script" not in text
     assert "alert(1)" in text
     assert f"{made.document['peak']['requested_bytes']:,} bytes" in text
-
-
-def test_the_page_shows_the_text_of_own_lines_only(
-    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    monkeypatch.chdir(project)
-    sizes: dict[str, int] = {}
-    for tensor in made.report.tensors_at_peak:
-        sizes[tensor.source] = sizes.get(tensor.source, 0) + tensor.requested_bytes
-    sizes.pop("", None)
-    largest = max(sizes, key=sizes.__getitem__)
-    number = int(largest.rpartition(":")[2])
-    lines = [f"line_{at} = '<b>'" for at in range(1, 60)]
-
-    (tmp_path / "model.py").write_text("\n".join(lines))
-    (project / "model.py").symlink_to(tmp_path / "model.py")  # of another folder
-    assert "line_" not in render(made.report, made.recording)
-
-    (project / "model.py").unlink()
-    (project / "model.py").write_text("\n".join(lines))
-    page = render(made.report, made.recording)
-    assert f"line_{number} = &#39;&lt;b&gt;&#39;" in page
-    assert largest in page
-
-    rows = tuple(replace(row, source="") for row in made.report.tensors_at_peak)
-    redacted = replace(made.report, tensors_at_peak=rows)
-    assert "own the most bytes" not in render(redacted, made.recording)
 
 
 @pytest.mark.parametrize(
