@@ -3,7 +3,7 @@
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -169,6 +169,7 @@ def describe_capture(
             *private.list_newer_versions(),
             *program.messages,
             *note_compiled_functions(program, function),
+            *_note_computed(capturing.computed, sources),
             *_check_accumulation(program, capturing.done or capturing.wanted),
         ),
         variables=variables.rows(),
@@ -214,6 +215,26 @@ def _find_outputs(program: Program, result: Sequence[tf.TensorSpec]) -> list[Any
     """Return the symbolic outputs of the models, else the specs of the step's result."""
     outputs = [getattr(model, "outputs", None) for model in program.models]
     return tf.nest.flatten([one for one in outputs if one]) or list(result)
+
+
+def _note_computed(names: Iterable[str], sources: Mapping[str, str]) -> list[str]:
+    """Return a note that names the values that the host computes for a simulated card."""
+    named = [f"{one} at {sources[one]}" if one in sources else one for one in names]
+    if not named:
+        return []
+
+    return [
+        f"Values decide sizes, branches or trips: {_list_first(named)}. The host "
+        "computed them from the inputs and the first weights. On a card the ops after them may run "
+        "in another order."
+    ]
+
+
+def _list_first(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = len(names) - _MOST_NAMES
+    shown = ", ".join(names[:_MOST_NAMES])
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _read_ops(
@@ -285,7 +306,7 @@ def note_compiled_functions(program: Program, function: Any) -> list[str]:
         return []
 
     return [
-        f"XLA compiles {', '.join(names[:_MOST_NAMES])} inside this step, as in a run without analyze: "
+        f"XLA compiles {_list_first(names)} inside this step, as in a run without analyze: "
         "it has jit_compile=True."
     ]
 

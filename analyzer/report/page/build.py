@@ -2,11 +2,14 @@
 
 Text of a trace reaches the page in two ways only, and both keep it text: through the template, which
 escapes it, and as compressed data, which the script shows by ``textContent``.
-The page also lists the lines of the user's code that own the most bytes at the peak.
+The page also lists the lines of the user's code that own the most bytes at the peak, with their text.
 """
 
+import linecache
+import os
 from collections import defaultdict
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -39,6 +42,8 @@ from analyzer.report.render.sections import (
 )
 
 _MOST = 5  # lines
+_MOST_CHARACTERS = 120  # of a line's text
+_MOST_BYTES = 1 << 20  # of a file
 _COLUMNS = (
     TableColumn("requested", "bytes"),
     TableColumn("line", "path"),
@@ -57,7 +62,11 @@ def source_lines_section(report: ReportFile) -> Section | None:
     sizes.pop("", None)
     least = report.peak.requested_bytes // report_sections.LEAST_PARTS
     largest = sorted(sizes.items(), key=lambda one: -one[1])[:_MOST]
-    rows = tuple((size, line) for line, size in largest if size >= least)
+    rows = tuple(
+        (size, f"{line}  {_read_line(line)}".rstrip())
+        for line, size in largest
+        if size >= least
+    )
 
     if len(rows) < 2:  # the call of ``fit`` owns all
         return None
@@ -66,6 +75,28 @@ def source_lines_section(report: ReportFile) -> Section | None:
         "Lines that own the most bytes at the peak",
         (Table(_COLUMNS, rows),),
     )
+
+
+def _read_line(place: str) -> str:
+    """Return the text of ``file.py:line``; empty if the file is not one of this folder's sources.
+
+    A trace of someone else may name any file, so only Python files below this folder are read.
+    """
+    name, _, number = place.rpartition(":")
+
+    try:
+        folder = Path(os.path.realpath(os.getcwd()))
+        path = Path(os.path.realpath(name))
+
+        is_own = path.suffix == ".py" and folder in path.parents
+        if not is_own or not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return ""
+    except (OSError, ValueError):  # no current folder; a name with U+0000
+        return ""
+
+    text = linecache.getline(str(path), int(number) if number.isdecimal() else 0)
+
+    return text.strip()[:_MOST_CHARACTERS]
 
 
 _PAGE = "analyzer.report.page"

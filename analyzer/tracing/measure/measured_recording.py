@@ -317,7 +317,7 @@ def _list_notes(
     yield from _describe_allocators(events, main)
 
 
-_SHOWN_RATIO = 0.1  # least peak of another allocator that is named, of the main one's
+_SHOWN_RATIO = 0.01  # least peak of another allocator that is named, of the main one's
 
 
 def _describe_allocators(events: pd.DataFrame, main: str) -> Iterator[str]:

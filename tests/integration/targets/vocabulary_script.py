@@ -2,7 +2,7 @@
 
 import keras  # noqa: TID253
 import numpy as np
-import tensorflow as tf
+import tensorflow as tf  # noqa: TID253
 
 words = [f"word{number}" for number in range(3000)]
 adapted = keras.layers.StringLookup()

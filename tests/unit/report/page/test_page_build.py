@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import html.parser
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,3 +144,32 @@ def test_no_name_of_a_source_fails_the_page(made: Made, name: str) -> None:
     page = render(replace(made.report, tensors_at_peak=rows), made.recording)
     assert "own the most bytes" in page
     assert "root:x:" not in page
+
+
+def test_the_page_shows_the_text_of_own_lines_only(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    sizes: dict[str, int] = {}
+    for tensor in made.report.tensors_at_peak:
+        sizes[tensor.source] = sizes.get(tensor.source, 0) + tensor.requested_bytes
+    sizes.pop("", None)
+    largest = max(sizes, key=sizes.__getitem__)
+    number = int(largest.rpartition(":")[2])
+    lines = [f"line_{at} = '<b>'" for at in range(1, 60)]
+
+    (tmp_path / "model.py").write_text("\n".join(lines))
+    (project / "model.py").symlink_to(tmp_path / "model.py")  # of another folder
+    assert "line_" not in render(made.report, made.recording)
+
+    (project / "model.py").unlink()
+    (project / "model.py").write_text("\n".join(lines))
+    page = render(made.report, made.recording)
+    assert f"line_{number} = &#39;&lt;b&gt;&#39;" in page
+    assert largest in page
+
+    rows = tuple(replace(row, source="") for row in made.report.tensors_at_peak)
+    redacted = replace(made.report, tensors_at_peak=rows)
+    assert "own the most bytes" not in render(redacted, made.recording)
