@@ -59,7 +59,7 @@ _ADVICE = {
     ),
     "smaller": (
         "Use a smaller batch, input or model, or a device with more memory.",
-        "All activations shrink with the batch.",
+        "Activations shrink with the batch and with the input.",
     ),
     "kernel": (
         "Use smaller blocks in this kernel, or report it to XLA.",
@@ -129,10 +129,10 @@ _ADVICE = {
     "constant": (
         "Keep the data set on the host: use tf.data with a generator or files, or convert it "
         'under tf.device("CPU").',
-        "A whole array became a constant on the device (op _EagerConst).",
+        "A whole array became a constant on the device.",
     ),
 }
-_CONSTANT_OPS = ("EagerConst", "_EagerConst", "Const", "HostConst")
+_CONSTANT_OPS = ("EagerConst", "_EagerConst")
 _LARGE_BYTES = 64 << 20  # of a tensor that explains a failure by itself
 
 

@@ -131,13 +131,7 @@ def _find_tensor(
     size_bytes = tensor_bytes(numpy_name(dtype), shape)
     size = None if size_bytes is None else Range.exactly(size_bytes)
     failure = _find_known(process, line.text, size, allocator, device, shape)
-
-    if failure is None:
-        place = allocator or device.rstrip(":0123456789")
-        is_host = place.lower().endswith("cpu")
-        kind = FailedAllocator.HOST if is_host else FailedAllocator.POOL
-        failure = process.add_failure(line, kind)
-
+    failure = failure or process.add_failure(line)
     failure.shape = failure.shape or shape
     failure.dtype = failure.dtype or dtype
     failure.device = failure.device or device
@@ -246,27 +240,24 @@ def _may_be_requested_by(failure: LoggedFailure, node: str) -> bool:
 
 def _add_names(failure: LoggedFailure, text: str) -> bool:
     """Add the op that a text names in brackets; the first one is the op that failed."""
-    node = find("node", text)
-    if node:
-        fields = read_groups(node)
-        failure.op = failure.op or fields["name"]
-
-        if failure.op == fields["name"]:
-            failure.source = fields.get("source", failure.source)
-
     value = find("node_value", text)
     if value and failure.size is None and failure.shape is None:
         failure.shape = parse_shape(value["shape"])
         failure.dtype = value["dtype"]
 
-    types = [find(name, text) for name in ("copy_error", "wrapped_op", "eager_op")]
+    names = ("copy_error", "wrapped_op", "eager_op", "node")
+    matches = [find(name, text) for name in names]
 
-    for match in filter(None, types):
+    for match in filter(None, matches):
         fields = read_groups(match)
-        failure.op_type = failure.op_type or fields.get("type", "")
-        failure.device = failure.device or fields.get("device", "")
+        failure.op = failure.op or fields.get("name", "")
 
-    return bool(node or types[-1])
+        if fields.get("name", failure.op) == failure.op:
+            failure.source = fields.get("source", failure.source)
+            failure.op_type = failure.op_type or fields.get("type", "")
+            failure.device = failure.device or fields.get("device", "")
+
+    return any(matches[2:])
 
 
 def add_buffer(failure: LoggedFailure, text: str) -> bool:

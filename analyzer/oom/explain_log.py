@@ -180,6 +180,11 @@ def _compute(failure: LoggedFailure, log: Log) -> None:
     """Fill in what follows from the lines of a failure."""
     _find_card(failure, log)
 
+    place = failure.allocator or failure.device.rstrip(":0123456789")
+    is_host = place.lower().endswith("cpu") and not failure.has_dump
+    if is_host and failure.kind is FailedAllocator.POOL:
+        failure.kind = FailedAllocator.HOST
+
     if log.large_allocation and failure.other_cause in ("killed", "host"):
         failure.printed["asked"] = Range.exactly(log.large_allocation)
 
@@ -307,8 +312,8 @@ def _write_notes(log: Log) -> Iterator[str]:
 
     if log.refusals and not log.failures:
         yield (
-            "TensorFlow then tries smaller regions. nvidia-smi lists the processes that hold the card, "
-            "free -h shows the machine's memory."
+            "TensorFlow then tries smaller regions. nvidia-smi or rocm-smi show the memory of cards, "
+            "free -h the machine's, to which pinned memory belongs."
         )
 
     if not (log.failures or log.tolerated or log.refusals or log.other_error):
