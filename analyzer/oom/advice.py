@@ -59,7 +59,7 @@ _ADVICE = {
     ),
     "smaller": (
         "Use a smaller batch, input or model, or a device with more memory.",
-        "Activations shrink with the batch and with the input.",
+        "Activations shrink with batch and input.",
     ),
     "kernel": (
         "Use smaller blocks in this kernel, or report it to XLA.",
