@@ -231,17 +231,6 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
         yield "pinned_limit"
 
 
-def can_smaller_batch_help(failure: LoggedFailure, cause: str) -> bool | None:
-    """Return whether the request shrinks with the batch; None if the log does not show it."""
-    if failure.other_cause:
-        return None
-    if find_batch(failure) or is_data_set(failure):
-        return True
-
-    is_alone = cause in (Cause.LARGER_THAN_CARD, Cause.LARGER_THAN_LIMIT)
-    return False if is_alone and is_weight(failure) else None
-
-
 def _find_smaller_batch(
     failure: LoggedFailure,
     cause: str,

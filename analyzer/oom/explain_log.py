@@ -17,11 +17,7 @@ from analyzer.model.contract.oom_file import (
     OomPlan,
 )
 from analyzer.model.units import Range, format_bytes, times
-from analyzer.oom.advice import (
-    can_smaller_batch_help,
-    find_advice,
-    write_next_command,
-)
+from analyzer.oom.advice import find_advice, write_next_command
 from analyzer.oom.allocator_lines import (
     take_allocator_line,
     take_dump_line,
@@ -246,7 +242,6 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
         "verdict": verdict,
         "sizes": failure.sizes[:_MOST_SIZES],
         "remedies": tuple(find_advice(failure, verdict.id, words)),
-        "smaller_batch_helps": can_smaller_batch_help(failure, verdict.id),
         "compiled": plan if plan.sums_bytes or plan.buffers else None,
         "words": failure.words[:_LONGEST],
     }
