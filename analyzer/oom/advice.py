@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from analyzer.cards import memory_limit
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.contract.oom_file import OomAdvice
-from analyzer.model.units import format_bytes
 from analyzer.oom.cause import Words
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
 from analyzer.oom.figures import find_batch, find_dominant_size, is_data_set, is_weight
@@ -82,7 +81,7 @@ _ADVICE = {
     "batches": (
         "Call the model in batches: model.predict(x, batch_size=32), or a tf.data pipeline with "
         "batch().",
-        "One example takes {item} of this tensor.",
+        "The first axis of {shape} is a whole data set in one call.",
     ),
     "small_request": (
         "Find what fills the machine's memory: caches of the input pipeline, arrays, other "
@@ -144,10 +143,6 @@ def find_advice(
     """Yield the advice, the most direct first."""
     words["batch"] = batch = find_batch(failure)
     words["most"], words["place"] = _find_smaller_batch(failure, cause, batch)
-
-    if failure.asked is not None and failure.shape and failure.shape[0]:
-        item_bytes = failure.asked.high_bytes / failure.shape[0]
-        words["item"] = format_bytes(math.ceil(item_bytes))
 
     for name in _choose(failure, cause, words):
         action, because = _ADVICE[name]

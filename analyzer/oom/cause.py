@@ -15,7 +15,7 @@ from msgspec import structs
 from analyzer.model.contract.oom_file import OomVerdict
 from analyzer.model.units import Range, format_bytes, times
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
-from analyzer.oom.figures import find_dominant_size, is_data_set
+from analyzer.oom.figures import find_dominant_size
 from analyzer.oom.wordings import (
     LIBRARY_BYTES,
     OTHER_CAUSES,
@@ -107,12 +107,6 @@ def _judge(failure: LoggedFailure, words: Words) -> Judgement:
         return _judge_async(failure, words)
     if failure.kind is not FailedAllocator.HOST:
         return _judge_pool(failure, words)
-
-    if is_data_set(failure):
-        return Cause.HOST, (
-            "TensorFlow found no host memory for {size}: the first axis of {shape} is a whole "
-            "data set in one call."
-        )
 
     return Cause.HOST, "TensorFlow found no host memory for {size}."
 
@@ -334,9 +328,6 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
         yield _describe_refusals(failure)
 
     yield from _describe_plan(failure)
-
-    if failure.is_pinned:
-        yield "This is pinned host memory, used for copies to a card, not the card's own."
 
 
 def _describe_refusals(failure: LoggedFailure) -> str:
