@@ -71,7 +71,7 @@ _ADVICE = {
     ),
     "smaller_batch": (
         "Use a smaller batch (now {batch:,}, if it is the first axis of {shape}), input or model.",
-        "All activations shrink with the batch.",
+        "Activations shrink with the batch.",
     ),
     "known_batch": (
         "Use a smaller batch: at most {most:,} of {batch:,}, if the first axis of {shape} is it.",
