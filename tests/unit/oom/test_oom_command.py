@@ -84,15 +84,6 @@ def test_no_line_of_this_package_is_called_the_users() -> None:
     assert report(text).report.failures[0].source == "/home/me/train.py:42"
 
 
-def test_a_log_without_a_failure_is_code_0(tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    log.write_text("epoch 1\nloss 0.1\n")
-    done = analyze("oom", str(log))
-    assert done.code == 0
-    assert done.out.startswith("No out-of-memory failure in this log.\n")
-    assert "python train.py > train.log 2>&1" in done.out
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
