@@ -22,7 +22,7 @@ from analyzer.fitting.remedies import parse_remedies
 from analyzer.fitting.varied_size import split_shapes
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.report_json import encode_report
-from analyzer.model.errors import ExitCode
+from analyzer.model.errors import AnalyzerError, ExitCode
 from analyzer.model.interrupts import Terminated
 from analyzer.model.units import parse_bytes
 from analyzer.report.output_files import write_text
@@ -109,7 +109,7 @@ def fit(
     try:
         with progress_bar(outputs.progress) as progress:
             answer = search(spec, chosen, question, progress, keep)
-    except (KeyboardInterrupt, Terminated):
+    except (KeyboardInterrupt, Terminated, AnalyzerError):
         for last in known[-1:]:
             _show(last, outputs)
 
@@ -121,7 +121,7 @@ def fit(
 
 
 def _keep(known: list[FitAnswer], answer: FitAnswer, *, is_quiet: bool) -> None:
-    """Keep the answer so far for an interruption, and print a line about the cards new in it."""
+    """Keep the answer so far for an early end, and print a line about the cards new in it."""
     shown = [card.id for one in known for card in one.cards]
 
     new = [card for card in answer.cards if card.id not in shown]

@@ -396,6 +396,8 @@ def _explain_missing_trace(
 ) -> str:
     """Return the reason why no step was traced, and the fix."""
     ended = f"{spec.text} ended with exit code {end.status}"
+    if end.status == ExitCode.INTERRUPTED:
+        return f"{spec.text} was interrupted before any step was traced."
     if end.unread:
         return f"{ended}; its trace cannot be read: {end.unread}"
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from analyzer.cards import memory_limit
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.contract.oom_file import OomAdvice
-from analyzer.model.units import format_bytes
 from analyzer.oom.cause import Words
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
 from analyzer.oom.figures import find_batch, find_dominant_size, is_data_set, is_weight
@@ -59,7 +58,7 @@ _ADVICE = {
     ),
     "smaller": (
         "Use a smaller batch, input or model, or a device with more memory.",
-        "All activations shrink with the batch.",
+        "Activations shrink with batch and input.",
     ),
     "kernel": (
         "Use smaller blocks in this kernel, or report it to XLA.",
@@ -72,7 +71,7 @@ _ADVICE = {
     ),
     "smaller_batch": (
         "Use a smaller batch (now {batch:,}, if it is the first axis of {shape}), input or model.",
-        "All activations shrink with the batch.",
+        "Activations shrink with the batch.",
     ),
     "known_batch": (
         "Use a smaller batch: at most {most:,} of {batch:,}, if the first axis of {shape} is it.",
@@ -82,7 +81,7 @@ _ADVICE = {
     "batches": (
         "Call the model in batches: model.predict(x, batch_size=32), or a tf.data pipeline with "
         "batch().",
-        "One example takes {item} of this tensor.",
+        "The first axis of {shape} is a whole data set in one call.",
     ),
     "small_request": (
         "Find what fills the machine's memory: caches of the input pipeline, arrays, other "
@@ -129,10 +128,10 @@ _ADVICE = {
     "constant": (
         "Keep the data set on the host: use tf.data with a generator or files, or convert it "
         'under tf.device("CPU").',
-        "A whole array became a constant on the device (op _EagerConst).",
+        "A whole array became a constant on the device.",
     ),
 }
-_CONSTANT_OPS = ("EagerConst", "_EagerConst", "Const", "HostConst")
+_CONSTANT_OPS = ("EagerConst", "_EagerConst")
 _LARGE_BYTES = 64 << 20  # of a tensor that explains a failure by itself
 
 
@@ -144,10 +143,6 @@ def find_advice(
     """Yield the advice, the most direct first."""
     words["batch"] = batch = find_batch(failure)
     words["most"], words["place"] = _find_smaller_batch(failure, cause, batch)
-
-    if failure.asked is not None and failure.shape and failure.shape[0]:
-        item_bytes = failure.asked.high_bytes / failure.shape[0]
-        words["item"] = format_bytes(math.ceil(item_bytes))
 
     for name in _choose(failure, cause, words):
         action, because = _ADVICE[name]
@@ -229,17 +224,6 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
 
     if failure.is_pinned:
         yield "pinned_limit"
-
-
-def can_smaller_batch_help(failure: LoggedFailure, cause: str) -> bool | None:
-    """Return whether the request shrinks with the batch; None if the log does not show it."""
-    if failure.other_cause:
-        return None
-    if find_batch(failure) or is_data_set(failure):
-        return True
-
-    is_alone = cause in (Cause.LARGER_THAN_CARD, Cause.LARGER_THAN_LIMIT)
-    return False if is_alone and is_weight(failure) else None
 
 
 def _find_smaller_batch(

@@ -93,12 +93,11 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
     text = line.text
     is_named = "bfc_allocator" in line.file + text
     owner = process.current.get(line.thread)
+    waiting = next((one for one in process.recent() if not one.has_dump), None)
 
     if head := find("dump_head", text):
         name = head["allocator"]
-        waiting = (one for one in process.recent() if not one.has_dump)
-
-        owner = next(waiting, None)
+        owner = waiting
         if owner is None or owner.allocator not in ("", name):
             owner = _start_dump(process, line)
 
@@ -114,7 +113,8 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
         if not (is_named and is_start) and not find("dump_start", text):
             return False
 
-        owner = _start_dump(process, line)
+        owner = waiting or _start_dump(process, line)
+        process.select(line.thread, owner)
 
         if "Histogram" in text:
             owner.kind = FailedAllocator.ASYNC
@@ -136,7 +136,6 @@ def _start_dump(process: Process, line: LogLine) -> LoggedFailure:
     """Add a failure whose dump is all that the log has."""
     failure = process.add_failure(line)
     failure.words = ""
-    process.select(line.thread, failure)
 
     return failure
 

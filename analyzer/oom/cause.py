@@ -15,7 +15,7 @@ from msgspec import structs
 from analyzer.model.contract.oom_file import OomVerdict
 from analyzer.model.units import Range, format_bytes, times
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
-from analyzer.oom.figures import find_dominant_size, is_data_set
+from analyzer.oom.figures import find_dominant_size
 from analyzer.oom.wordings import (
     LIBRARY_BYTES,
     OTHER_CAUSES,
@@ -49,7 +49,6 @@ def name_figures(failure: LoggedFailure) -> Words:
         "card_free": free,
         "beside": format_bytes(_measure_others(failure)),
         "left": difference(failure.limit, failure.in_use),
-        "own": format_bytes(failure.in_use_bytes),
         "pieces": len(failure.regions),
         "shape": list(failure.shape or ()),
         "marks": failure.map.count("_"),
@@ -72,7 +71,6 @@ def name_figures(failure: LoggedFailure) -> Words:
     if dominant is not None:
         words["many"] = dominant.count
         words["chunk"] = format_bytes(dominant.size_bytes)
-        words["share"] = dominant.total_bytes / failure.in_use_bytes
 
     return words
 
@@ -109,12 +107,6 @@ def _judge(failure: LoggedFailure, words: Words) -> Judgement:
         return _judge_async(failure, words)
     if failure.kind is not FailedAllocator.HOST:
         return _judge_pool(failure, words)
-
-    if is_data_set(failure):
-        return Cause.HOST, (
-            "TensorFlow found no host memory for {size}: the first axis of {shape} is a whole "
-            "data set in one call."
-        )
 
     return Cause.HOST, "TensorFlow found no host memory for {size}."
 
@@ -335,25 +327,7 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
     if failure.refusals and cause in unclear:
         yield _describe_refusals(failure)
 
-    if cause is Cause.FRAGMENTED and failure.is_complete:
-        yield "{free} are free, in {holes:,} chunks; regions of the pool: {pieces:,}."
-
-    if failure.kind is FailedAllocator.ASYNC and "free" in failure.printed:
-        yield (
-            "Of the card's {card}, {own} are tensors of this process, {card_free} are free, and "
-            "{beside} are its context, the reserve of its pool, or other processes."
-        )
-
     yield from _describe_plan(failure)
-
-    if failure.is_pinned:
-        yield "This is pinned host memory, used for copies to a card, not the card's own."
-
-    if find_dominant_size(failure) is not None:
-        yield (
-            "{many:,} chunks of {chunk} fill {share:.0%} of the bytes in use, as if a loop or a "
-            "list keeps every step's result. One dump can't show whether they grow."
-        )
 
 
 def _describe_refusals(failure: LoggedFailure) -> str:

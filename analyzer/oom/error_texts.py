@@ -66,14 +66,15 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
 
     if match := find("module_error", text):
         size = parse_size(match["bytes"] or match["size"] or match["constant_size"])
-        if "CUDNN" in text:
-            return _find_workspace(process, line, size)
-
-        failure = _find_known(process, text, size) or process.add_failure(line)
-        failure.size = size if size and size.is_exact else failure.size or size
-        failure.is_compiled = True
-
         warned = next(reversed(log.tolerated), "")
+
+        if "CUDNN" in text:
+            failure = _find_workspace(process, line, size, warned)
+        else:
+            failure = _find_known(process, text, size) or process.add_failure(line)
+            failure.size = size if size and size.is_exact else failure.size or size
+            failure.is_compiled = True
+
         failure.allocator = failure.allocator or warned
         failure.has_allocator_line |= bool(warned)
 
@@ -93,13 +94,13 @@ def _find_workspace(
     process: Process,
     line: LogLine,
     size: Range | None,
+    allocator: str,
 ) -> LoggedFailure:
     """Return the failure of a convolution for which no algorithm had room: one for all its algorithms.
 
     The least of their workspaces was the last that could have helped. TensorFlow warns of each
     request, and calls it no failure.
     """
-    allocator = next(reversed(process.log.tolerated), "")
     failure = _find_known(process, line.text, size, allocator)
     last = process.error
 
@@ -108,8 +109,6 @@ def _find_workspace(
 
     failure = failure or process.add_failure(line)
     failure.is_workspace = True
-    failure.allocator = failure.allocator or allocator
-    failure.has_allocator_line |= bool(allocator)
 
     sizes = [one for one in (failure.size, size) if one is not None]
     failure.size = min(sizes, key=lambda one: one.middle, default=None)
@@ -131,13 +130,7 @@ def _find_tensor(
     size_bytes = tensor_bytes(numpy_name(dtype), shape)
     size = None if size_bytes is None else Range.exactly(size_bytes)
     failure = _find_known(process, line.text, size, allocator, device, shape)
-
-    if failure is None:
-        place = allocator or device.rstrip(":0123456789")
-        is_host = place.lower().endswith("cpu")
-        kind = FailedAllocator.HOST if is_host else FailedAllocator.POOL
-        failure = process.add_failure(line, kind)
-
+    failure = failure or process.add_failure(line)
     failure.shape = failure.shape or shape
     failure.dtype = failure.dtype or dtype
     failure.device = failure.device or device
@@ -246,27 +239,24 @@ def _may_be_requested_by(failure: LoggedFailure, node: str) -> bool:
 
 def _add_names(failure: LoggedFailure, text: str) -> bool:
     """Add the op that a text names in brackets; the first one is the op that failed."""
-    node = find("node", text)
-    if node:
-        fields = read_groups(node)
-        failure.op = failure.op or fields["name"]
-
-        if failure.op == fields["name"]:
-            failure.source = fields.get("source", failure.source)
-
     value = find("node_value", text)
     if value and failure.size is None and failure.shape is None:
         failure.shape = parse_shape(value["shape"])
         failure.dtype = value["dtype"]
 
-    types = [find(name, text) for name in ("copy_error", "wrapped_op", "eager_op")]
+    names = ("copy_error", "wrapped_op", "eager_op", "node")
+    matches = [find(name, text) for name in names]
 
-    for match in filter(None, types):
+    for match in filter(None, matches):
         fields = read_groups(match)
-        failure.op_type = failure.op_type or fields.get("type", "")
-        failure.device = failure.device or fields.get("device", "")
+        failure.op = failure.op or fields.get("name", "")
 
-    return bool(node or types[-1])
+        if fields.get("name", failure.op) == failure.op:
+            failure.source = fields.get("source", failure.source)
+            failure.op_type = failure.op_type or fields.get("type", "")
+            failure.device = failure.device or fields.get("device", "")
+
+    return any(matches[2:])
 
 
 def add_buffer(failure: LoggedFailure, text: str) -> bool:
@@ -329,11 +319,12 @@ def take_report(process: Process, line: LogLine, name: str) -> bool:
         return True  # the consequence of a known failure
 
     known = OTHER_CAUSES.get(last.other_cause) if last is not None else None
-    is_kill = known is not None and known.is_kill and row.is_kill
-    is_same = known is not None and known.kind == row.kind
-    is_other = row.component and known is not row
+    is_again = known is not None and (
+        (known.is_kill and row.is_kill)
+        or (known.kind == row.kind and row.component in ("", known.component))
+    )
 
-    if last is None or not (is_kill or (is_same and not is_other)):
+    if last is None or not is_again:
         last = process.add_failure(line)
         known = None
         last.has_error_text = True
@@ -361,10 +352,10 @@ def _name_cause(
 
     framework = process.framework
     is_foreign = failure.kind is FailedAllocator.OTHER
-    owner = "another framework" if is_foreign else "TensorFlow"
+    owner = framework or ("another framework" if is_foreign else "TensorFlow")
 
     library = _LIBRARIES.get(library.lower(), library) or "A CUDA library"
-    failure.title = row.title.format(library=library, framework=framework or owner)
+    failure.title = row.title.format(library=library, framework=owner)
     failure.component = row.component or library
 
     if is_foreign:

@@ -17,11 +17,7 @@ from analyzer.model.contract.oom_file import (
     OomPlan,
 )
 from analyzer.model.units import Range, format_bytes, times
-from analyzer.oom.advice import (
-    can_smaller_batch_help,
-    find_advice,
-    write_next_command,
-)
+from analyzer.oom.advice import find_advice, write_next_command
 from analyzer.oom.allocator_lines import (
     take_allocator_line,
     take_dump_line,
@@ -180,6 +176,11 @@ def _compute(failure: LoggedFailure, log: Log) -> None:
     """Fill in what follows from the lines of a failure."""
     _find_card(failure, log)
 
+    place = failure.allocator or failure.device.rstrip(":0123456789")
+    is_host = place.lower().endswith("cpu") and not failure.has_dump
+    if is_host and failure.kind is FailedAllocator.POOL:
+        failure.kind = FailedAllocator.HOST
+
     if log.large_allocation and failure.other_cause in ("killed", "host"):
         failure.printed["asked"] = Range.exactly(log.large_allocation)
 
@@ -241,7 +242,6 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
         "verdict": verdict,
         "sizes": failure.sizes[:_MOST_SIZES],
         "remedies": tuple(find_advice(failure, verdict.id, words)),
-        "smaller_batch_helps": can_smaller_batch_help(failure, verdict.id),
         "compiled": plan if plan.sums_bytes or plan.buffers else None,
         "words": failure.words[:_LONGEST],
     }
@@ -307,8 +307,8 @@ def _write_notes(log: Log) -> Iterator[str]:
 
     if log.refusals and not log.failures:
         yield (
-            "TensorFlow then tries smaller regions. nvidia-smi lists the processes that hold the card, "
-            "free -h shows the machine's memory."
+            "TensorFlow then tries smaller regions. nvidia-smi or rocm-smi show the memory of cards, "
+            "free -h the machine's, to which pinned memory belongs."
         )
 
     if not (log.failures or log.tolerated or log.refusals or log.other_error):

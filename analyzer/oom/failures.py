@@ -104,7 +104,6 @@ class LoggedFailure(Struct):
     free: Range | None = None  # in the pool
     largest_hole: Range | None = None  # the largest free chunk
     room: Range | None = None  # that the limit leaves to the pool
-    holes: int | None = None  # number of free chunks
     is_complete: bool = False  # whether the dump lists every chunk
     sizes: list[OomSize] = []  # in use, those with most bytes first
     refusals: list[OomRefusals] = []

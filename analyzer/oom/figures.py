@@ -82,7 +82,6 @@ def compute_figures(failure: LoggedFailure) -> None:
         pool = Range.exactly(region_bytes)
         failure.free = Range.exactly(sum(free_sizes))
         failure.largest_hole = Range.exactly(max(free_sizes, default=0))
-        failure.holes = len(free_sizes)
 
     room = printed.get("room")
     whole = pool + room if pool is not None and room is not None else None

@@ -332,12 +332,8 @@ def _list_sizes(failure: OomFailure) -> Table:
         note = "requested size" if row.is_asked else ""
         rows.append((row.count, row.size_bytes, row.total_bytes, note))
 
-    others = failure.sizes[_MOST_ROWS:]
-    caption = ""
-
-    if others:
-        total = format_bytes(sum(row.total_bytes for row in others))
-        caption = f"{len(others):,} other sizes hold {total}; see the JSON."
+    left = len(failure.sizes) - _MOST_ROWS
+    caption = f"{left:,} other sizes: see the JSON." if left > 0 else ""
 
     return Table(COLUMNS["oom-sizes"], tuple(rows), caption)
 

@@ -239,7 +239,7 @@ def _highest_place(report: ReportFile) -> str:
     if by:
         end = f". {trials.capitalize()} reach it, and are skipped if they do not fit"
 
-    if need is not None and need.without_trials_bytes is not None:
+    if by and need is not None and need.without_trials_bytes is not None:
         beside_bytes = need.beside_pool.bytes if need.beside_pool else 0
         least = format_bytes(need.without_trials_bytes + beside_bytes)
         end += f"; without them it needs {least}"

@@ -136,7 +136,8 @@ def _cells(row: report_file.BytesOfBoth) -> tuple[CellValue, ...]:
 
 
 def _share(ratio: float) -> str:
-    return "" if abs(ratio) < 0.0005 else f"{ratio:+.1%}"
+    """Return a change as a share; empty if it is none, or so large that a share says nothing."""
+    return f"{ratio:+.1%}" if 0.0005 <= abs(ratio) < 100 else ""
 
 
 Side = tuple[report_file.ReportFile, Recording]

@@ -57,6 +57,7 @@ def test_interrupts_in_quick_succession_are_one(tmp_path: Path, gap_s: float) ->
     status, said = interrupt(tmp_path, SLEEPS, (gap_s,))
     assert status == 130
     assert said.count("Traceback") == 1  # the program's own
+    assert "interrupted before any step" in said
     assert "analyzer/" not in said
 
 

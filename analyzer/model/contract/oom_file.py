@@ -98,7 +98,6 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
     pool_bytes: int | None
     free_bytes: int | None
     largest_hole_bytes: int | None
-    holes: int | None
     regions: int | None
     room_bytes: int | None
     waste_bytes: int | None
@@ -107,8 +106,6 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
     verdict: OomVerdict
     sizes: tuple[OomSize, ...]
     remedies: tuple[OomAdvice, ...]
-    # whether the request shrinks with the batch; None if the log does not show it
-    smaller_batch_helps: bool | None = None
     compiled: OomPlan | None = None
     words: str = ""
     component: str = "TensorFlow"

@@ -121,7 +121,7 @@ def read_trace(
         ) from None
     except ValueError as error:
         raise TraceError(
-            f"{path} is damaged: it holds {error}.",
+            f"{path} is damaged ({error}).",
             hint=suggest_command(path) or "Copy the file or repeat the trace.",
         ) from None
 

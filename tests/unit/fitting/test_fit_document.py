@@ -5,16 +5,20 @@ from __future__ import annotations
 import io
 import json
 import re
+from typing import Any
 
+import pytest
+from builders import analyze
 from msgspec.structs import replace
 from rich.console import Console
 from schemas import breaches
 
+from analyzer.cli import fit_command
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer, SizePoint
 from analyzer.fitting.fit_document import build_fit_document
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.contract.report_json import encode_report
-from analyzer.model.errors import FailureKind
+from analyzer.model.errors import FailureKind, InputError
 from analyzer.report.render.page_shell import to_page
 from analyzer.report.render.terminal import print_terminal
 
@@ -64,6 +68,18 @@ def to_text(answer: FitAnswer, width: int = 120) -> str:
 
 def to_html(answer: FitAnswer) -> str:
     return to_page(build_fit_document(answer))
+
+
+def test_an_error_at_one_kind_of_card_keeps_the_answer_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stop(*arguments: Any) -> None:
+        arguments[-1](ANSWER)
+        raise InputError("XLA cannot compile the step.")
+
+    monkeypatch.setattr(fit_command, "fit_all_cards", stop)
+    done = analyze("fit", "keras:VGG16", "--gpu", "all")
+    assert (done.code, done.out.splitlines()[0]) == (2, ANSWER.headline)
 
 
 def test_the_json_keeps_to_the_schema() -> None:
