@@ -13,7 +13,7 @@ keeps without a use, and vectorized loops are further forms.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +22,13 @@ import pandas as pd
 
 from analyzer.explain.analysis import Analysis, saved_without, saved_without_rows
 from analyzer.explain.buffer_words import describe_largest, in_brackets
+from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.graph.graph_index import (
     GRADIENT_ROLE,
     PASSED_GRADIENT_ROLE,
     GraphIndex,
+    is_in_gradient_scope,
+    list_outputs,
 )
 from analyzer.model.recording.records import Finding
 from analyzer.model.units import format_bytes
@@ -69,8 +72,20 @@ MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
 _VENDOR = re.compile("^_(Mkl(Native)?)?(Fused(?=MatMul))?")
 _SELECTIONS = ("Select", "SelectV2")
 _SUMS = frozenset({"Sum", "Mean", "Max", "Min"})
-
-_DIAGONAL = "MatrixDiagPartV3"
+POINTWISE = frozenset(
+    {
+        *_ELEMENTWISE,
+        *("Abs", "Erf", "Exp", "Log", "Neg", "Pow", "Rsqrt", "Sigmoid"),
+        *("Softplus", "Sqrt", "Square", "Tanh"),
+    }
+)
+# Ops that read some of a tensor's elements, and ops that pass them on.
+_PARTS = frozenset(
+    {
+        *("ArgMax", "ArgMin", "GatherNd", "GatherV2", "MatrixDiagPartV3"),
+        *("Slice", "StridedSlice", "TopKV2"),
+    }
+)
 _PATCHES = "ExtractImagePatches"
 _LATE = "UnsortedSegmentSum"  # of a lookup's gradient that another gradient reads
 
@@ -121,7 +136,7 @@ _EXPANDING = {
     **dict.fromkeys(
         ("GatherV2", "ResourceGather"),
         (
-            "a table's row for each pair of positions",
+            "a copy of a table's entry for each look-up",
             "Multiply with the table itself, and look up the products: "
             "tf.gather(q @ table, index, batch_dims=2).",
         ),
@@ -135,33 +150,40 @@ _REPEATED = (
     "tf.gather(x, tf.repeat(tf.range(n), counts))."
 )
 
+_PART_OF_DIAGONAL = (
+    "tf.reduce_sum(a * tf.transpose(b), -1) is the diagonal of a @ b. A covariance of "
+    "each point with itself needs no matrix: full_cov=False."
+)
+_PART_OF_LOOP = (
+    "The loop keeps the results of all trips. Carry what is read as a state of the loop: "
+    "the best result so far, or a sum."
+)
+_PART_OF_PRODUCT = (
+    "Take the part before the large tensor is made: head(hidden[:, -1:]) in place of "
+    "head(hidden)[:, -1:]. If the part depends on the values (tf.math.top_k, tf.argmax), "
+    "work on blocks of rows with tf.map_fn."
+)
+
 # unneeded if a product reads them
 _FOR_PRODUCTS = ("MatrixDiagV3", "SparseToDense", _PATCHES, *_LOOKUPS)
 _OF_PAIRS = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
+_MATRIX = 2  # axes
 _OF_ONE_NUMBER = r"(^|/)(Fill|(ones|zeros)(_like)?)(_\d+)?$"  # TensorFlow's names
 
 # Ops that repeat, or only reorder, the elements of their first input.
 _SAME = ("ExpandDims", "Identity", "Reshape", "Squeeze")  # in the same buffer
 _REPEATS = (*_SAME, "BroadcastTo", "Tile", "Transpose")
 _OF_GRADIENTS = "gradient_tape/"  # scope of a gradient's ops
+_MOVING = frozenset({*POINTWISE, *_REPEATS, *_PARTS, *_SELECTIONS, "MatrixSetDiagV3"})
+_STACK = "TensorListStack"
+_STARTS = frozenset({*_ELEMENTWISE, *MATRICES, *_EXPANDING, _STACK})
 _LOOPED = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
 
 _FUSED = (
     "SoftmaxCrossEntropyWithLogits",
     "SparseSoftmaxCrossEntropyWithLogits",
 )
-_LOGITS = frozenset(
-    {
-        *_FUSED,
-        "Exp",
-        "Log",
-        "LogSoftmax",
-        "MatMul",
-        "BatchMatMulV2",
-        "BiasAdd",
-        "Softmax",
-    }
-)
+_SCORING = (*_FUSED, "Exp", "Log", "LogSoftmax", "Softmax")
 
 
 class Tensors:
@@ -235,6 +257,66 @@ class Tensors:
         is_softmax = self.graph.ops[op].type == "Softmax"
         return is_softmax and not self.types_of_readers(f"{op}:0").isdisjoint(MATRICES)
 
+    def flow_around(self, tensor: str) -> tuple[set[str], set[str]]:
+        """Return large tensors that ops make of small ones and of each other, around one of them.
+
+        The second value are the types of the ops that make small ones of them again. Both are empty if
+        another op makes or reads one, other than for a gradient.
+        """
+        least = self.size_of(tensor)[1] // TIMES
+        found = [tensor]
+        ends: set[str] = set()
+        left = least
+
+        for one in found:
+            for name in (split_tensor(one)[0], *self.graph.consumers.get(one, ())):
+                op = self.graph.ops.get(name)
+                if op is not None and is_in_gradient_scope(name) and one in op.inputs:
+                    continue
+
+                given = [] if op is None else self._select_large(op.inputs, least)
+                made = [] if op is None else self._select_large(list_outputs(op), least)
+                if op is not None and not made:
+                    ends.add(op.type)
+                    left -= self.size_of(f"{name}:0")[1]
+                elif (
+                    op is None
+                    or is_in_gradient_scope(name)
+                    or op.type not in (_MOVING if given else _STARTS)
+                ):
+                    return set(), set()
+
+                found += [other for other in (*given, *made) if other not in found]
+
+        return ({*found}, ends) if left >= 0 else (set(), set())
+
+    def results_of(self, root: str) -> tuple[set[str], bool]:
+        """Return the results of elementwise ops on a tensor alone that only such ops read.
+
+        Also whether one of these ops combines several of them, or one with the tensor, in a last result.
+        """
+        least = self.size_of(root)[1]
+        found = [root]
+        needed = {root}
+        is_combined = False
+
+        for one in found:
+            for name in self.graph.consumers.get(one, ()):
+                op = self.graph.ops[name]
+                given = {*self._select_large(op.inputs, least)}
+                if op.type not in POINTWISE or not given <= {*found}:
+                    if not is_in_gradient_scope(name):
+                        needed.add(one)
+                elif len(given) > 1 and not is_in_gradient_scope(name):
+                    is_combined = True
+                elif f"{name}:0" not in found:
+                    found.append(f"{name}:0")
+
+        return {*found} - needed, is_combined
+
+    def _select_large(self, tensors: Iterable[str], least: int) -> list[str]:
+        return [one for one in tensors if self.size_of(one)[1] >= least]
+
     def readers_of(self, tensor: str) -> list[str]:
         """Return the ops that read a tensor, also in another shape."""
         found = []
@@ -260,7 +342,7 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     for row in large[~is_looped].to_dict("records"):
         row["shape"] = row["shape"] or tensors.size_of(row["tensor"])[0]
         shape = str(row["shape"])
-        if shape in reported or row["tensor"] in reported:
+        if {shape, row["tensor"]} & reported:
             continue
 
         finding = None
@@ -269,11 +351,12 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             finding = finding or _find_expanded(analysis, row, tensors)
 
         sizes.add(row["requested_bytes"])
-        finding = finding or _find_diagonal(analysis, row, tensors)
+        finding = finding or _find_part(analysis, row, tensors)
         finding = finding or _find_reduced(analysis, row, tensors)
         finding = finding or _find_resized(analysis, row, tensors)
         if finding is not None:
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
+            reported |= tensors.flow_around(row["tensor"])[0]
             yield finding
 
     yield from _find_logits(analysis, find_large(analysis), tensors)
@@ -494,9 +577,11 @@ def _find_pairs(
     where = tensors.line_of({"source": row["source"], "op": op})
     compared = analysis.of_size(size // _FLOAT_BYTES)
     is_compared = compared["op_type"].isin([*_ELEMENTWISE, *_COPYING])
-    same = pd.concat([same, compared[is_compared]])
+    flow, _ = tensors.flow_around(f"{op}:0")
+    is_part = analysis.rows["tensor"].isin(flow)
+    is_part |= analysis.rows.index.isin([*same.index, *compared[is_compared].index])
 
-    return _report_pairs(analysis, pair, made, where, same)
+    return _report_pairs(analysis, pair, made, where, analysis.rows[is_part])
 
 
 def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
@@ -650,10 +735,12 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
         return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
     if kind == "Cast":
         return _is_combined(maker, tensors)
-    if kind in _LOOKUPS and not re.search(
-        _OF_PAIRS, tensors.size_of(maker["tensor"])[0]
-    ):
-        return False
+    if kind in _LOOKUPS:
+        shape = tensors.size_of(maker["tensor"])[0]
+        ids = tensors.size_of(tensors.graph.inputs_of(maker["op"])[1])[0]
+        is_of_matrices = bool(ids) and shape.count(",") - ids.count(",") >= _MATRIX
+        if not is_of_matrices and not re.search(_OF_PAIRS, shape):
+            return False
 
     return kind not in _FOR_PRODUCTS or not readers.isdisjoint(MATRICES)
 
@@ -674,8 +761,11 @@ def _rows_without(
     if maker["op_type"] == _LATE:
         is_gone = same["variable"] == ""
     elif not tensors.types_of_readers(maker["tensor"]).isdisjoint(_WITH_GRADIENT):
-        is_gone |= same["category"] == "gradient"
-    elif tensors.is_reused(maker["tensor"]):
+        gradients = same.loc[same["category"] == "gradient", "op"]
+        is_gone |= same["op"].isin(gradients)  # with its scratch memory
+    elif not tensors.flow_around(maker["tensor"])[0] and tensors.is_reused(
+        maker["tensor"]
+    ):
         is_gone &= False
 
     return same.index[is_gone]
@@ -748,34 +838,48 @@ def _find_reduced(
     )
 
 
-def _find_diagonal(
+def _find_part(
     analysis: Analysis,
     row: dict[str, Any],
     tensors: Tensors,
 ) -> Finding | None:
-    """Return a finding about a matrix of which only the diagonal is read.
-
-    Ops that write into its buffer may be in between.
-    """
-    size = int(row["requested_bytes"])
-    sharing = analysis.recording.sharing
-    given = tensors.sizes_read(row["op"])
-    users = sharing.consumers(row["tensor"]) if sharing else ()
-    kinds = {
-        tensors.graph.ops[one].type for one in users if f"{one}:0" in tensors.allocated
-    }
-
-    if kinds != {_DIAGONAL} or size < TIMES * (max(given, default=0) or size):
+    """Return a finding about tensors of which only a part or a sum is read."""
+    flow, ends = tensors.flow_around(row["tensor"])
+    rows = analysis.rows
+    is_part = rows["tensor"].isin(flow)
+    if ends.isdisjoint(_PARTS) or not is_part.any():
         return None
 
-    title = f"A matrix of which only the diagonal is read: {row['shape']}"
+    first = min(
+        rows[is_part].to_dict("records"),
+        key=lambda one: (one["born"], one["tensor"]),
+    )
+    is_stack = first["op_type"] == _STACK
+    if not ends - _PARTS <= (_SUMS if is_stack else set()):
+        return None
+
+    is_gradient = rows["category"] == "gradient"
+    is_part |= is_gradient & (rows["requested_bytes"] == row["requested_bytes"])
+    gone = [rows[is_part]]
+    if is_stack:
+        count = int(first["shape"].strip("[").partition(",")[0])
+        table = analysis.recording.allocations
+        gone.append(table[table["requested_bytes"] * count == row["requested_bytes"]])
+
+    kinds = " and ".join(sorted(ends))
+    title = f"{row['shape']} is made, but a small part is read ({kinds})"
+    detail = _PART_OF_PRODUCT
+    if "MatrixDiagPartV3" in ends:
+        detail = _PART_OF_DIAGONAL
+    elif is_stack:
+        detail = _PART_OF_LOOP
+
     return report_rows(
         analysis,
-        "diagonal-read",
-        _with_size_and_line(title, row, tensors),
-        "tf.reduce_sum(a * tf.transpose(b), -1) is the diagonal of a @ b. A covariance of "
-        "each point with itself needs no matrix: full_cov=False.",
-        analysis.of_size(size),
+        "part-read",
+        _with_size_and_line(title, first, tensors),
+        detail,
+        pd.concat(gone),
     )
 
 
@@ -830,8 +934,15 @@ def _find_logits(
     """Report numbers for each class of a large vocabulary that are held several times at the peak."""
     weights = [f"{name}:0" for name in tensors.graph.ops if tensors.is_attention(name)]
     attention = {tensors.size_of(one)[1] for one in weights}
-    losses = [op.name for op in tensors.graph.ops.values() if op.type in _FUSED]
-    fused = {given for loss in losses for given in tensors.sizes_read(loss)}
+    scored, fused = (
+        {
+            size
+            for op in tensors.graph.ops.values()
+            if op.type in kinds
+            for size in tensors.sizes_read(op.name)
+        }
+        for kinds in (_SCORING, _FUSED)
+    )
 
     # a fused loss needs scratch memory in any case
     sizes = large["requested_bytes"]
@@ -842,11 +953,10 @@ def _find_logits(
     for size, rows in large.groupby("requested_bytes", observed=True):
         last = rows["shape"].astype(str).str.extract(r",(\d+)\]$", expand=False)
         classes = last.dropna().astype(int).max()
-        is_scored = rows["op_type"].isin(_LOGITS).any()
         is_wide = classes >= _MANY_CLASSES
 
         is_held = len(rows) >= _COPIES_OF_LOGITS or is_most(analysis, rows)
-        if not is_wide or not is_scored or not is_held:
+        if not is_wide or size not in scored or not is_held:
             continue
 
         words = f"Tensors with one number for each of {classes:,} classes"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import filterfalse
 
 from analyzer.explain.analysis import Analysis, saved_without_rows
 from analyzer.explain.buffer_words import is_retained
@@ -12,12 +13,16 @@ from analyzer.explain.questions.amplification import (
     report_rows,
     report_share,
 )
+from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.records import Finding
 
 _OF_WORDS = r"^\[\d+,\d+,(\d{4,})\]$"  # shape of sequences of one-hot vectors
 _IMAGE_RANK = 4
 _RESULTS = 8
 _PRODUCT = "Conv|MatMul|Einsum"  # in the type of an op
+_PARTS = 8
+_BODY = "/?while/body"  # of the scope of a loop's ops
+_MANY_TRIPS = 256
 _LEFT = 0.25  # share of the scores with pooled keys
 
 
@@ -133,34 +138,67 @@ def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     )
 
 
-def find_sigmoids(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report sigmoids kept for the gradient of ``x * tf.sigmoid(x)``.
+def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
+    """Report results of elementwise ops kept beside the tensor that all of them come from.
 
-    ``tf.nn.silu`` keeps x alone and computes the sigmoid again (``nn_impl.py``).
+    The gradient of ``x * tf.tanh(tf.math.softplus(x))`` needs each result unless it computes them again.
     """
     alive = analysis.alive
-    graph = tensors.graph
-    sigmoids = alive[alive["op_type"] == "Sigmoid"].sort_values("born")
-    multiplied = [
-        index
-        for index, row in sigmoids.to_dict("index").items()
-        for reader in graph.consumers.get(row["tensor"], [])
-        if {*graph.inputs_of(reader)} == {row["tensor"], *graph.inputs_of(row["op"])}
-        and f"{reader}:0" in tensors.allocated
-    ]
-    kept = sigmoids.loc[multiplied]
-    if len(kept) < 2:
+    kept = alive[is_retained(alive) & (alive["tensor"] != "")]
+    kept = kept[kept["requested_bytes"] >= analysis.least_bytes // _PARTS]
+    sharing = analysis.recording.sharing
+    found: dict[str, list[str]] = {}
+    known = alive.loc[alive["tensor"] != "", "tensor"]
+
+    for root in kept.sort_values("born")["tensor"]:
+        between, is_combined = tensors.results_of(root)
+        held = [
+            one
+            for one in between & {*known}
+            if sharing is not None
+            and {*filterfalse(is_in_gradient_scope, sharing.members(one))} <= between
+        ]
+        is_root = not any(root in others for others in found.values())
+        if is_root and len(held) >= (1 if is_combined else 2):
+            found[root] = held
+
+    gone = alive[alive["tensor"].isin({one for held in found.values() for one in held})]
+    lines = is_retained(gone) & (gone["source"] != "")
+    if len(found) < 2 or not lines.any():
         return
 
     yield report_share(
         analysis,
-        "sigmoids-kept",
-        f"{len(kept)} results of x * tf.sigmoid(x) keep their sigmoid too",
-        "tf.nn.silu(x) is the same function. It keeps x alone for its gradient, and "
-        "computes the sigmoid again.",
-        kept,
-        tensors.line_of(kept.iloc[0]),
-        saved_without_rows(analysis, kept[:-1]),  # one is computed again at a time
+        "recomputable",
+        f"{len(gone)} results of elementwise ops are kept beside their operand",
+        "tf.recompute_grad keeps the operand of a function alone, and computes the results "
+        "again. A fused op does so too: tf.nn.silu(x) for x * tf.sigmoid(x), or a fused batch "
+        "normalization.",
+        gone,
+        gone.loc[lines, "source"].iloc[0],
+        saved_without_rows(analysis, gone[:-1]),  # one is computed again at a time
+    )
+
+
+def find_looped(analysis: Analysis) -> Iterator[Finding]:
+    """Report the results of a loop's trips that wait for its gradient."""
+    alive = analysis.alive
+    is_looped = alive["op"].astype(str).str.contains(_BODY)
+    rows = alive[is_looped & is_retained(alive)]
+    trips = rows.groupby("tensor", observed=True).size().max()
+    if not is_most(analysis, rows) or trips < _MANY_TRIPS:
+        return
+
+    yield report_share(
+        analysis,
+        "loop-kept",
+        f"Results of {trips:,} trips of a loop wait for its gradient",
+        "A recurrent layer without a fused kernel is such a loop. Train on parts of the "
+        "sequence (truncated backpropagation), with tf.stop_gradient on the state between "
+        f"them. The saving is that of {_PARTS} parts.",
+        rows,
+        next(filter(None, rows["source"]), ""),
+        saved_without_rows(analysis, rows, 1 - 1 / _PARTS),
     )
 
 
