@@ -20,7 +20,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analyzer.explain.analysis import Analysis, saved_without, saved_without_rows
+from analyzer.explain.analysis import (
+    PERSISTENT,
+    Analysis,
+    saved_without,
+    saved_without_rows,
+)
 from analyzer.explain.buffer_words import describe_largest, in_brackets
 from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.graph.graph_index import (
@@ -87,7 +92,6 @@ _PARTS = frozenset(
     }
 )
 _PATCHES = "ExtractImagePatches"
-_LATE = "UnsortedSegmentSum"  # of a lookup's gradient that another gradient reads
 
 # Ops whose result can be far larger than their input, with the words for it and the code to write.
 _EXPANDING = {
@@ -128,11 +132,6 @@ _EXPANDING = {
         "tf.nn.conv2d multiplies the patches without storing them. On a card its "
         "workspace decides how much that saves.",
     ),
-    _LATE: (
-        "the gradient of a lookup, for all rows of a table",
-        "The table is computed before few of its rows are looked up. Look them up "
-        "first, and compute with these: normalize(tf.gather(table, ids)).",
-    ),
     **dict.fromkeys(
         ("GatherV2", "ResourceGather"),
         (
@@ -150,6 +149,11 @@ _REPEATED = (
     "tf.gather(x, tf.repeat(tf.range(n), counts))."
 )
 
+_SUM_OF_PRODUCTS = (
+    "tf.matmul of a batch with a kernel of rank 2 computes the kernel's gradient for "
+    "each example, and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
+    "reshaped to two axes, computes the sum alone."
+)
 _PART_OF_DIAGONAL = (
     "tf.reduce_sum(a * tf.transpose(b), -1) is the diagonal of a @ b. A covariance of "
     "each point with itself needs no matrix: full_cov=False."
@@ -160,8 +164,8 @@ _PART_OF_LOOP = (
 )
 _PART_OF_PRODUCT = (
     "Take the part before the large tensor is made: head(hidden[:, -1:]) in place of "
-    "head(hidden)[:, -1:]. If the part depends on the values (tf.math.top_k, tf.argmax), "
-    "work on blocks of rows with tf.map_fn."
+    "head(hidden)[:, -1:], or normalize(tf.gather(table, ids)). If the part depends on "
+    "the values (tf.math.top_k, tf.argmax), work on blocks of rows with tf.map_fn."
 )
 
 # unneeded if a product reads them
@@ -226,9 +230,7 @@ class Tensors:
         A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
         (``backprop.py``, ``_gradient_function``).
         """
-        forward = str(row["op"]).replace(_OF_GRADIENTS, "").rpartition("/")[0]
-
-        for op in (forward, str(row["op"])):
+        for op in (forward_of(row["op"]), str(row["op"])):
             known = self.graph.ops.get(op)
             if known is not None and known.source:
                 return known.source
@@ -268,22 +270,23 @@ class Tensors:
         ends: set[str] = set()
         left = least
 
+        is_of_gradient = is_in_gradient_scope(tensor)
+
         for one in found:
             for name in (split_tensor(one)[0], *self.graph.consumers.get(one, ())):
+                is_other = is_in_gradient_scope(name) != is_of_gradient
                 op = self.graph.ops.get(name)
-                if op is not None and is_in_gradient_scope(name) and one in op.inputs:
+                if op is None or (is_other and one not in op.inputs):
+                    return set(), set()
+                if is_other:
                     continue
 
-                given = [] if op is None else self._select_large(op.inputs, least)
-                made = [] if op is None else self._select_large(list_outputs(op), least)
-                if op is not None and not made:
+                given = self._select_large(op.inputs, least)
+                made = self._select_large(list_outputs(op), least)
+                if not made:
                     ends.add(op.type)
                     left -= self.size_of(f"{name}:0")[1]
-                elif (
-                    op is None
-                    or is_in_gradient_scope(name)
-                    or op.type not in (_MOVING if given else _STARTS)
-                ):
+                elif op.type not in (_MOVING if given else _STARTS):
                     return set(), set()
 
                 found += [other for other in (*given, *made) if other not in found]
@@ -303,7 +306,7 @@ class Tensors:
         for one in found:
             for name in self.graph.consumers.get(one, ()):
                 op = self.graph.ops[name]
-                given = {*self._select_large(op.inputs, least)}
+                given = {x for x in op.inputs if self.size_of(x)[1] >= least}
                 if op.type not in POINTWISE or not given <= {*found}:
                     if not is_in_gradient_scope(name):
                         needed.add(one)
@@ -315,7 +318,10 @@ class Tensors:
         return {*found} - needed, is_combined
 
     def _select_large(self, tensors: Iterable[str], least: int) -> list[str]:
-        return [one for one in tensors if self.size_of(one)[1] >= least]
+        """Return tensors of a least size that are no variables."""
+        large = [one for one in tensors if self.size_of(one)[1] >= least]
+        makers = [(one, self.graph.maker_of(one)) for one in large]
+        return [one for one, op in makers if not op or op.type != "ReadVariableOp"]
 
     def readers_of(self, tensor: str) -> list[str]:
         """Return the ops that read a tensor, also in another shape."""
@@ -326,6 +332,11 @@ class Tensors:
             found += self.readers_of(f"{reader}:0") if is_same else [reader]
 
         return found
+
+
+def forward_of(op: str) -> str:
+    """Return the op that an op of a gradient belongs to; else its scope."""
+    return str(op).replace(_OF_GRADIENTS, "").rpartition("/")[0]
 
 
 def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
@@ -352,7 +363,6 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
         sizes.add(row["requested_bytes"])
         finding = finding or _find_part(analysis, row, tensors)
-        finding = finding or _find_reduced(analysis, row, tensors)
         finding = finding or _find_resized(analysis, row, tensors)
         if finding is not None:
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
@@ -666,15 +676,7 @@ def _find_expanded(
     """Return a finding about a tensor that repeats, widens or spreads a much smaller one."""
     size = int(row["requested_bytes"])
     same = analysis.of_size(size)
-    computed = same[same["category"] == "activation"]
-    is_late = (same["op_type"] == _LATE) & (same["variable"] != "").any()
-    is_made = same["op_type"].isin({*_EXPANDING} - {_LATE})
-    is_made = (is_late & (len(computed) > 0)) | (
-        is_made & (same["category"] != "gradient")
-    )
-    if not is_made.any():
-        return None
-
+    is_made = same["op_type"].isin(_EXPANDING) & (same["category"] != "gradient")
     makers = [
         maker
         for maker in same[is_made].drop_duplicates("op").to_dict("records")
@@ -706,8 +708,7 @@ def _find_expanded(
         is_scratch &= analysis.rows["tensor"] == ""
         gone = pd.concat([gone, analysis.rows[is_scratch]])
 
-    place = computed.iloc[0].to_dict() if kind == _LATE else maker
-    title = _with_size_and_line(title, place, tensors)
+    title = _with_size_and_line(title, maker, tensors)
     finding = report_rows(analysis, "small-copied", title, detail, gone)
     if kind == _PATCHES and analysis.recording.device.kind == "gpu":
         finding = replace(finding, saves_bytes=None)
@@ -726,10 +727,8 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
     kind = maker["op_type"]
     readers = tensors.types_of_readers(maker["tensor"])
 
-    if (_OF_GRADIENTS in maker["op"]) != (kind == _LATE):  # not the program's own op
+    if _OF_GRADIENTS in maker["op"]:  # not the program's own op
         return False
-    if kind == _LATE:
-        return True
     if kind == "Const":
         is_named = re.search(_OF_ONE_NUMBER, maker["op"]) is not None
         return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
@@ -758,9 +757,7 @@ def _rows_without(
     readers = tensors.readers_of(maker["tensor"])
     is_gone = same["op"] == maker["op"]
     is_gone |= same["op"].isin(readers) & (same["op_type"] == "Transpose")
-    if maker["op_type"] == _LATE:
-        is_gone = same["variable"] == ""
-    elif not tensors.types_of_readers(maker["tensor"]).isdisjoint(_WITH_GRADIENT):
+    if not tensors.types_of_readers(maker["tensor"]).isdisjoint(_WITH_GRADIENT):
         gradients = same.loc[same["category"] == "gradient", "op"]
         is_gone |= same["op"].isin(gradients)  # with its scratch memory
     elif not tensors.flow_around(maker["tensor"])[0] and tensors.is_reused(
@@ -805,63 +802,34 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
     )
 
 
-def _find_reduced(
-    analysis: Analysis,
-    row: dict[str, Any],
-    tensors: Tensors,
-) -> Finding | None:
-    """Return a finding about a batch of products that all its readers add up at once."""
-    size = int(row["requested_bytes"])
-    readers = tensors.readers_of(row["tensor"])
-    known = tensors.sizes_read(row["op"])
-    sums = [tensors.size_of(f"{reader}:0")[1] for reader in readers]
-    is_product = row["op_type"] in _PRODUCTS
-
-    if not is_product or not tensors.types_of_readers(row["tensor"]) <= _SUMS:
-        return None
-    if not sums or not any(known) or size < TIMES * max(*known, *sums):
-        return None
-
-    title = (
-        "A product for each example that is added up: "
-        f"{row['shape']} is made and added up at once"
-    )
-
-    return report_rows(
-        analysis,
-        "reduced-at-once",
-        _with_size_and_line(title, row, tensors),
-        "tf.matmul of a batch with a kernel of rank 2 computes the kernel's gradient for "
-        "each example, and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
-        "reshaped to two axes, computes the sum alone.",
-        analysis.rows[analysis.rows["tensor"] == row["tensor"]],
-    )
-
-
 def _find_part(
     analysis: Analysis,
     row: dict[str, Any],
     tensors: Tensors,
 ) -> Finding | None:
-    """Return a finding about tensors of which only a part or a sum is read."""
-    flow, ends = tensors.flow_around(row["tensor"])
+    """Return a finding about tensors of which only a part, or a sum of products, is read."""
+    start = row["tensor"]
+    is_product = row["op_type"] in _PRODUCTS
+    if is_in_gradient_scope(row["op"]) and not is_product:
+        start = f"{forward_of(row['op'])}:0"
+
     rows = analysis.rows
-    is_part = rows["tensor"].isin(flow)
-    if ends.isdisjoint(_PARTS) or not is_part.any():
+    flow, ends = tensors.flow_around(start)
+    is_read = rows["tensor"].isin(flow)
+    if not ends <= _PARTS | _SUMS or not is_read.any():
         return None
 
-    first = min(
-        rows[is_part].to_dict("records"),
-        key=lambda one: (one["born"], one["tensor"]),
-    )
-    is_stack = first["op_type"] == _STACK
-    if not ends - _PARTS <= (_SUMS if is_stack else set()):
+    made = rows[is_read].to_dict("records")
+    first = min(made, key=lambda one: (one["born"], one["tensor"]))
+    is_sum = ends <= _SUMS
+    is_mixed = not is_sum and not ends <= _PARTS
+    if (is_sum and not is_product) or (is_mixed and first["op_type"] in MATRICES):
         return None
 
-    is_gradient = rows["category"] == "gradient"
-    is_part |= is_gradient & (rows["requested_bytes"] == row["requested_bytes"])
-    gone = [rows[is_part]]
-    if is_stack:
+    is_new = ~rows["category"].isin(PERSISTENT)
+    is_read |= is_new & (rows["requested_bytes"] == row["requested_bytes"])
+    gone = [rows[is_read]]
+    if first["op_type"] == _STACK:
         count = int(first["shape"].strip("[").partition(",")[0])
         table = analysis.recording.allocations
         gone.append(table[table["requested_bytes"] * count == row["requested_bytes"]])
@@ -869,14 +837,17 @@ def _find_part(
     kinds = " and ".join(sorted(ends))
     title = f"{row['shape']} is made, but a small part is read ({kinds})"
     detail = _PART_OF_PRODUCT
-    if "MatrixDiagPartV3" in ends:
+    if is_sum:
+        title = f"{row['shape']}, a product for each example, is made and added up"
+        detail = _SUM_OF_PRODUCTS
+    elif "MatrixDiagPartV3" in ends:
         detail = _PART_OF_DIAGONAL
-    elif is_stack:
+    elif first["op_type"] == _STACK:
         detail = _PART_OF_LOOP
 
     return report_rows(
         analysis,
-        "part-read",
+        "reduced-at-once" if is_sum else "part-read",
         _with_size_and_line(title, first, tensors),
         detail,
         pd.concat(gone),

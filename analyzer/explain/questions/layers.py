@@ -144,27 +144,27 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
     The gradient of ``x * tf.tanh(tf.math.softplus(x))`` needs each result unless it computes them again.
     """
     alive = analysis.alive
-    kept = alive[is_retained(alive) & (alive["tensor"] != "")]
-    kept = kept[kept["requested_bytes"] >= analysis.least_bytes // _PARTS]
     sharing = analysis.recording.sharing
-    found: dict[str, list[str]] = {}
-    known = alive.loc[alive["tensor"] != "", "tensor"]
+    if sharing is None:
+        return
 
-    for root in kept.sort_values("born")["tensor"]:
+    made = alive[alive["category"] == "activation"].sort_values("born")
+    names: set[str] = set()
+    known = {*alive["tensor"]}
+
+    for root in made["tensor"]:
         between, is_combined = tensors.results_of(root)
-        held = [
+        held = {
             one
-            for one in between & {*known}
-            if sharing is not None
-            and {*filterfalse(is_in_gradient_scope, sharing.members(one))} <= between
-        ]
-        is_root = not any(root in others for others in found.values())
-        if is_root and len(held) >= (1 if is_combined else 2):
-            found[root] = held
+            for one in between & known - names
+            if {*filterfalse(is_in_gradient_scope, sharing.members(one))} <= between
+        }
+        if len(held) >= (1 if is_combined else 2):
+            names |= held
 
-    gone = alive[alive["tensor"].isin({one for held in found.values() for one in held})]
-    lines = is_retained(gone) & (gone["source"] != "")
-    if len(found) < 2 or not lines.any():
+    gone = alive[alive["tensor"].isin(names)]
+    lines = gone.loc[is_retained(gone), "source"]
+    if len(gone) < _RESULTS or not any(lines):
         return
 
     yield report_share(
@@ -175,7 +175,7 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
         "again. A fused op does so too: tf.nn.silu(x) for x * tf.sigmoid(x), or a fused batch "
         "normalization.",
         gone,
-        gone.loc[lines, "source"].iloc[0],
+        max(lines),
         saved_without_rows(analysis, gone[:-1]),  # one is computed again at a time
     )
 

@@ -175,7 +175,8 @@ def _freed_by_half(
     is_input = analysis.rows["category"] == Category.INPUT.value
     examples = analysis.rows.loc[is_input, "shape"].astype(str)
     lengths = [*weights, *examples.str.replace(r"^\[\d+", "", regex=True)]
-    pairs = shapes.str.extract(rf"^\[({batch}(?:,{batch})+)(?:,\d+)?\]", expand=False)
+    axes = rf"^\[({batch}(?:,{batch})+(?=\])|{batch},{batch}(?=,\d+\]))"
+    pairs = shapes.str.extract(axes, expand=False)
     if any(re.search(rf"\b{batch}\b", text) for text in lengths):
         pairs[:] = None
 
