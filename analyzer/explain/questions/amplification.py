@@ -178,7 +178,12 @@ _OF_ONE_NUMBER = r"(^|/)(Fill|(ones|zeros)(_like)?)(_\d+)?$"  # TensorFlow's nam
 _SAME = ("ExpandDims", "Identity", "Reshape", "Squeeze")  # in the same buffer
 _REPEATS = (*_SAME, "BroadcastTo", "Tile", "Transpose")
 _OF_GRADIENTS = "gradient_tape/"  # scope of a gradient's ops
-_MOVING = frozenset({*POINTWISE, *_REPEATS, *_PARTS, *_SELECTIONS, "MatrixSetDiagV3"})
+_MOVING = frozenset(
+    {
+        *(*POINTWISE, *_REPEATS, *_PARTS, *_SELECTIONS, *_SUMS),
+        *("ConcatV2", "MatrixSetDiagV3"),
+    }
+)
 _STACK = "TensorListStack"
 _STARTS = frozenset({*_ELEMENTWISE, *MATRICES, *_EXPANDING, _STACK})
 _LOOPED = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
@@ -288,6 +293,8 @@ class Tensors:
                     left -= self.size_of(f"{name}:0")[1]
                 elif op.type not in (_MOVING if given else _STARTS):
                     return set(), set()
+                elif op.type in MATRICES and max(self.sizes_read(name)) >= least:
+                    return set(), set()  # a large kernel
 
                 found += [other for other in (*given, *made) if other not in found]
 
@@ -583,7 +590,8 @@ def _find_pairs(
     if not pair:
         return None
 
-    made = tensors.size_of(f"{op}:0")[0] or str(row["shape"])
+    made, made_bytes = tensors.size_of(f"{op}:0")
+    made = f"{made or row['shape']} ({format_bytes(made_bytes or size)})"
     where = tensors.line_of({"source": row["source"], "op": op})
     compared = analysis.of_size(size // _FLOAT_BYTES)
     is_compared = compared["op_type"].isin([*_ELEMENTWISE, *_COPYING])
@@ -614,7 +622,8 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
             n = found[0]
             same = analysis.of_size(size)
             pair = (f"[{n}]", f"[{n},1]")
-            yield _report_pairs(analysis, pair, f"[{n},{n}]", row["source"], same)
+            made = f"[{n},{n}] ({format_bytes(size)})"
+            yield _report_pairs(analysis, pair, made, row["source"], same)
             return
 
 
@@ -626,16 +635,14 @@ def _report_pairs(
     same: pd.DataFrame,
 ) -> Finding:
     left, right = pair
-    axes = sorted(shape.count(",") + 1 for shape in pair)
-    size = format_bytes(int(same["requested_bytes"].max()))
-    pairing = f"{left} with {right} makes {made} ({size}){in_brackets(where)}"
+    short, long = sorted(pair, key=len)
+    pairing = f"{left} with {right} makes {made}{in_brackets(where)}"
 
-    if axes[0] == 1 < axes[1]:
+    if long == f"{short[:-1]},1]":
         name = "outer-product"
-        column = max(pair, key=lambda shape: shape.count(","))
         title = f"Accidental outer product: {pairing}"
         detail = (
-            f"One operand lacks the last axis of the other ({column}), so that each "
+            f"One operand lacks the last axis of the other ({long}), so that each "
             "value is combined with each value of the batch. The result is probably "
             "wrong too, a loss above all. Give both the same shape: y[:, None], or "
             "tf.squeeze(x, -1)."
