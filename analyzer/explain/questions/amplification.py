@@ -4,7 +4,7 @@ A large tensor at the peak is compared with the inputs of its op and with the re
 Three forms are recognised, each by the graph and by the sizes that were allocated:
 
 - *pairs*: an elementwise op pairs each element of one operand with each of the other;
-- *reduced at once*: each reader of a tensor adds up most of its elements;
+- *flow*: ops make large tensors of small ones, and then read a part, a sum or a product of them;
 - *copied*: an op repeats, widens or spreads a small tensor.
 
 Logits of many classes that are held several times, tensors that wait for one sum, results that a tape
@@ -40,7 +40,6 @@ from analyzer.model.units import format_bytes
 
 # bytes of a tensor over the inputs of its op, or over its readers' results
 TIMES = 4
-_FLOAT_BYTES = 4  # bytes of a float32; comparisons take one for each
 _WIDTHS = (4, 8)  # bytes of a number in an eager step
 _MANY_CLASSES = 4096
 _COPIES_OF_LOGITS = 3
@@ -74,13 +73,13 @@ _ELEMENTWISE = frozenset(
 )
 _PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
-_VENDOR = re.compile("^_(Mkl(Native)?)?(Fused(?=MatMul))?")
+_VENDOR = re.compile("^_(Mkl(Native)?)?(Fused(?=(Batch)?MatMul))?")
 _SELECTIONS = ("Select", "SelectV2")
 _SUMS = frozenset({"Sum", "Mean", "Max", "Min"})
 POINTWISE = frozenset(
     {
         *_ELEMENTWISE,
-        *("Abs", "Erf", "Exp", "Log", "Neg", "Pow", "Rsqrt", "Sigmoid"),
+        *("Abs", "AddN", "Erf", "Exp", "Log", "Neg", "Pow", "Rsqrt", "Sigmoid"),
         *("Softplus", "Sqrt", "Square", "Tanh"),
     }
 )
@@ -149,10 +148,18 @@ _REPEATED = (
     "tf.gather(x, tf.repeat(tf.range(n), counts))."
 )
 
+_SCORES = (
+    "are attention's scores of each position with each",
+    "They grow with the square of the positions. Pool the keys and values of an image, "
+    "attend within windows, or compute the scores for blocks of queries inside "
+    "tf.recompute_grad. The saving is that of a quarter of the scores.",
+    0.75,
+)
 _SUM_OF_PRODUCTS = (
+    "is a product for each example, made and added up at once",
     "tf.matmul of a batch with a kernel of rank 2 computes the kernel's gradient for "
     "each example, and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
-    "reshaped to two axes, computes the sum alone."
+    "reshaped to two axes, computes the sum alone.",
 )
 _PART_OF_DIAGONAL = (
     "tf.reduce_sum(a * tf.transpose(b), -1) is the diagonal of a @ b. A covariance of "
@@ -162,10 +169,11 @@ _PART_OF_LOOP = (
     "The loop keeps the results of all trips. Carry what is read as a state of the loop: "
     "the best result so far, or a sum."
 )
-_PART_OF_PRODUCT = (
+_PART = (
+    "is made, but a small part of it is read",
     "Take the part before the large tensor is made: head(hidden[:, -1:]) in place of "
     "head(hidden)[:, -1:], or normalize(tf.gather(table, ids)). If the part depends on "
-    "the values (tf.math.top_k, tf.argmax), work on blocks of rows with tf.map_fn."
+    "the values (tf.math.top_k, tf.argmax), work on blocks of rows with tf.map_fn.",
 )
 
 # unneeded if a product reads them
@@ -181,11 +189,12 @@ _OF_GRADIENTS = "gradient_tape/"  # scope of a gradient's ops
 _MOVING = frozenset(
     {
         *(*POINTWISE, *_REPEATS, *_PARTS, *_SELECTIONS, *_SUMS),
-        *("ConcatV2", "MatrixSetDiagV3"),
+        *("ConcatV2", "MatrixSetDiagV3", "Softmax"),
     }
 )
 _STACK = "TensorListStack"
-_STARTS = frozenset({*_ELEMENTWISE, *MATRICES, *_EXPANDING, _STACK})
+_MASKS = ("RandomUniform", "StatelessRandomUniformV2")  # of dropout
+_STARTS = frozenset({*_ELEMENTWISE, *MATRICES, *_EXPANDING, *_MASKS, _STACK})
 _LOOPED = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
 
 _FUSED = (
@@ -259,11 +268,6 @@ class Tensors:
         """Return the types of the ops that read a tensor."""
         return {self.graph.ops[reader].type for reader in self.readers_of(tensor)}
 
-    def is_attention(self, op: str) -> bool:
-        """Say whether an op is a softmax whose result a product reads."""
-        is_softmax = self.graph.ops[op].type == "Softmax"
-        return is_softmax and not self.types_of_readers(f"{op}:0").isdisjoint(MATRICES)
-
     def flow_around(self, tensor: str) -> tuple[set[str], set[str]]:
         """Return large tensors that ops make of small ones and of each other, around one of them.
 
@@ -299,30 +303,6 @@ class Tensors:
                 found += [other for other in (*given, *made) if other not in found]
 
         return ({*found}, ends) if left >= 0 else (set(), set())
-
-    def results_of(self, root: str) -> tuple[set[str], bool]:
-        """Return the results of elementwise ops on a tensor alone that only such ops read.
-
-        Also whether one of these ops combines several of them, or one with the tensor, in a last result.
-        """
-        least = self.size_of(root)[1]
-        found = [root]
-        needed = {root}
-        is_combined = False
-
-        for one in found:
-            for name in self.graph.consumers.get(one, ()):
-                op = self.graph.ops[name]
-                given = {x for x in op.inputs if self.size_of(x)[1] >= least}
-                if op.type not in POINTWISE or not given <= {*found}:
-                    if not is_in_gradient_scope(name):
-                        needed.add(one)
-                elif len(given) > 1 and not is_in_gradient_scope(name):
-                    is_combined = True
-                elif f"{name}:0" not in found:
-                    found.append(f"{name}:0")
-
-        return {*found} - needed, is_combined
 
     def _select_large(self, tensors: Iterable[str], least: int) -> list[str]:
         """Return tensors of a least size that are no variables."""
@@ -363,20 +343,21 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         if {shape, row["tensor"]} & reported:
             continue
 
-        finding = None
+        finding = _find_resized(analysis, row, tensors)
         if row["requested_bytes"] not in sizes:  # both look at all buffers of a size
-            finding = _find_pairs(analysis, row, tensors)
+            finding = finding or _find_pairs(analysis, row, tensors)
             finding = finding or _find_expanded(analysis, row, tensors)
 
         sizes.add(row["requested_bytes"])
-        finding = finding or _find_part(analysis, row, tensors)
-        finding = finding or _find_resized(analysis, row, tensors)
+        finding = finding or _find_flow(analysis, row, tensors)
         if finding is not None:
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
             reported |= tensors.flow_around(row["tensor"])[0]
             yield finding
 
-    yield from _find_logits(analysis, find_large(analysis), tensors)
+    large = find_large(analysis)
+    is_other = large["shape"].isin(reported) | (large["category"] == "input")
+    yield from _find_logits(analysis, large[~is_other], tensors)
 
 
 def find_large(analysis: Analysis) -> pd.DataFrame:
@@ -465,6 +446,8 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
 
 
 _OF_BACKWARD = (PASSED_GRADIENT_ROLE, "backward temporary")
+
+
 _TENSORS_IN_USE = 3  # operand, intermediate and result of a line
 
 
@@ -593,13 +576,11 @@ def _find_pairs(
     made, made_bytes = tensors.size_of(f"{op}:0")
     made = f"{made or row['shape']} ({format_bytes(made_bytes or size)})"
     where = tensors.line_of({"source": row["source"], "op": op})
-    compared = analysis.of_size(size // _FLOAT_BYTES)
-    is_compared = compared["op_type"].isin([*_ELEMENTWISE, *_COPYING])
     flow, _ = tensors.flow_around(f"{op}:0")
-    is_part = analysis.rows["tensor"].isin(flow)
-    is_part |= analysis.rows.index.isin([*same.index, *compared[is_compared].index])
+    rows = analysis.rows
+    gone = rows[rows["tensor"].isin(flow) | rows.index.isin(same.index)]
 
-    return _report_pairs(analysis, pair, made, where, analysis.rows[is_part])
+    return _report_pairs(analysis, pair, made, where, gone)
 
 
 def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
@@ -739,8 +720,8 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
     if kind == "Const":
         is_named = re.search(_OF_ONE_NUMBER, maker["op"]) is not None
         return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
-    if kind == "Cast":
-        return _is_combined(maker, tensors)
+    if kind == "Cast":  # a product needs the wide type itself
+        return bool(readers) and readers <= _ELEMENTWISE
     if kind in _LOOKUPS:
         shape = tensors.size_of(maker["tensor"])[0]
         ids = tensors.size_of(tensors.graph.inputs_of(maker["op"])[1])[0]
@@ -809,12 +790,15 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
     )
 
 
-def _find_part(
+def _find_flow(
     analysis: Analysis,
     row: dict[str, Any],
     tensors: Tensors,
 ) -> Finding | None:
-    """Return a finding about tensors of which only a part, or a sum of products, is read."""
+    """Return a finding about tensors of which a part, a sum, or a product is read.
+
+    The product is that of attention, whose scores grow with the square of the positions.
+    """
     start = row["tensor"]
     is_product = row["op_type"] in _PRODUCTS
     if is_in_gradient_scope(row["op"]) and not is_product:
@@ -823,42 +807,40 @@ def _find_part(
     rows = analysis.rows
     flow, ends = tensors.flow_around(start)
     is_read = rows["tensor"].isin(flow)
-    if not ends <= _PARTS | _SUMS or not is_read.any():
+    if not is_read.any():
         return None
 
-    made = rows[is_read].to_dict("records")
-    first = min(made, key=lambda one: (one["born"], one["tensor"]))
-    is_sum = ends <= _SUMS
-    is_mixed = not is_sum and not ends <= _PARTS
-    if (is_sum and not is_product) or (is_mixed and first["op_type"] in MATRICES):
+    first = rows[is_read].sort_values(["born", "tensor"]).iloc[0].to_dict()
+    makers = {op.type for one in flow if (op := tensors.graph.maker_of(one))}
+    size = row["requested_bytes"]
+    is_read |= ~rows["category"].isin(PERSISTENT) & (rows["requested_bytes"] == size)
+    gone = rows[is_read]
+    share = 1.0
+
+    if "Softmax" in makers:
+        name, words, detail, share = "attention-scores", *_SCORES
+        is_found = ends <= {*MATRICES} and is_most(analysis, analysis.at_peak(gone))
+    elif ends <= _SUMS:
+        name, words, detail = "reduced-at-once", *_SUM_OF_PRODUCTS
+        is_found = is_product
+    else:
+        name, words, detail = "part-read", *_PART
+        is_found = ends <= _PARTS | _SUMS
+        is_found &= ends <= _PARTS or makers.isdisjoint(MATRICES)
+        if "MatrixDiagPartV3" in ends:
+            detail = _PART_OF_DIAGONAL
+        elif _STACK in makers:
+            detail = _PART_OF_LOOP
+            count = int(first["shape"].strip("[").partition(",")[0])
+            table = analysis.recording.allocations
+            gone = pd.concat([gone, table[table["requested_bytes"] * count == size]])
+
+    if not is_found:
         return None
 
-    is_new = ~rows["category"].isin(PERSISTENT)
-    is_read |= is_new & (rows["requested_bytes"] == row["requested_bytes"])
-    gone = [rows[is_read]]
-    if first["op_type"] == _STACK:
-        count = int(first["shape"].strip("[").partition(",")[0])
-        table = analysis.recording.allocations
-        gone.append(table[table["requested_bytes"] * count == row["requested_bytes"]])
-
-    kinds = " and ".join(sorted(ends))
-    title = f"{row['shape']} is made, but a small part is read ({kinds})"
-    detail = _PART_OF_PRODUCT
-    if is_sum:
-        title = f"{row['shape']}, a product for each example, is made and added up"
-        detail = _SUM_OF_PRODUCTS
-    elif "MatrixDiagPartV3" in ends:
-        detail = _PART_OF_DIAGONAL
-    elif first["op_type"] == _STACK:
-        detail = _PART_OF_LOOP
-
-    return report_rows(
-        analysis,
-        "reduced-at-once" if is_sum else "part-read",
-        _with_size_and_line(title, first, tensors),
-        detail,
-        pd.concat(gone),
-    )
+    title = _with_size_and_line(f"{row['shape']} {words}", first, tensors)
+    saves = saved_without_rows(analysis, gone, share)
+    return report_rows(analysis, name, title, detail, gone, saves)
 
 
 def _find_resized(
@@ -889,29 +871,12 @@ def _find_resized(
     return report_rows(analysis, "input-resized", title, detail, rows)
 
 
-def _is_combined(row: dict[str, Any], tensors: Tensors) -> bool:
-    """Say whether elementwise ops combine a tensor with others of its size, as a mask is.
-
-    A product or a convolution needs the wide type itself.
-    """
-    readers = tensors.graph.consumers.get(row["tensor"], [])
-    if not readers or not tensors.types_of_readers(row["tensor"]) <= _ELEMENTWISE:
-        return False
-
-    operands = [size for reader in readers for size in tensors.sizes_read(reader)]
-    large = [one for one in operands if one >= int(row["requested_bytes"])]
-
-    return len(large) > len(readers)
-
-
 def _find_logits(
     analysis: Analysis,
     large: pd.DataFrame,
     tensors: Tensors,
 ) -> Iterator[Finding]:
     """Report numbers for each class of a large vocabulary that are held several times at the peak."""
-    weights = [f"{name}:0" for name in tensors.graph.ops if tensors.is_attention(name)]
-    attention = {tensors.size_of(one)[1] for one in weights}
     scored, fused = (
         {
             size
@@ -925,8 +890,7 @@ def _find_logits(
     # a fused loss needs scratch memory in any case
     sizes = large["requested_bytes"]
     is_scratch = sizes.isin(fused) & (large["tensor"] == "")
-    is_other = sizes.isin(attention) | (large["category"] == "input")
-    large = large[~is_scratch & ~is_other]
+    large = large[~is_scratch]
 
     for size, rows in large.groupby("requested_bytes", observed=True):
         last = rows["shape"].astype(str).str.extract(r",(\d+)\]$", expand=False)

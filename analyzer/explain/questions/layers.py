@@ -1,12 +1,11 @@
-"""Layers whose form takes most of the peak, and results that nothing reads again."""
+"""Layers, loops and elementwise functions whose form takes much of the peak."""
 
-import re
 from collections.abc import Iterator
-from itertools import filterfalse
 
 from analyzer.explain.analysis import Analysis, saved_without_rows
 from analyzer.explain.buffer_words import is_retained
 from analyzer.explain.questions.amplification import (
+    POINTWISE,
     TIMES,
     Tensors,
     is_most,
@@ -19,11 +18,9 @@ from analyzer.model.recording.records import Finding
 _OF_WORDS = r"^\[\d+,\d+,(\d{4,})\]$"  # shape of sequences of one-hot vectors
 _IMAGE_RANK = 4
 _RESULTS = 8
-_PRODUCT = "Conv|MatMul|Einsum"  # in the type of an op
 _PARTS = 8
 _BODY = "/?while/body"  # of the scope of a loop's ops
 _MANY_TRIPS = 256
-_LEFT = 0.25  # share of the scores with pooled keys
 
 
 def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
@@ -51,52 +48,16 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         if not images or not is_most(analysis, at_peak):
             return
 
-        is_kernel = at_peak["category"] == "parameter"
-        names = at_peak.loc[is_kernel, "variable"].unique()
-
         yield report_rows(
             analysis,
             "wide-kernel",
-            f"{' and '.join(names)} {kernel['shape']} with gradients and the "
+            f"{kernel['variable']} {kernel['shape']} with gradients and the "
             f"optimizer's tensors: {analysis.share_words(at_peak)}",
             f"Flatten gives the layer all numbers of {images[0]}. Pool first, with "
             "GlobalAveragePooling2D() in its place or further MaxPooling2D(). The "
             "saving is that without these tensors.",
             same,
         )
-
-
-def find_attention(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report scores of each position with each that are far larger than values and results."""
-    for op in filter(tensors.is_attention, tensors.graph.ops):
-        shape, size = tensors.size_of(f"{op}:0")
-        same = analysis.of_size(size)
-        at_peak = analysis.at_peak(same)
-        sizes = [
-            given
-            for reader in tensors.readers_of(f"{op}:0")
-            for given in (
-                *tensors.sizes_read(reader),
-                tensors.size_of(f"{reader}:0")[1],
-            )
-            if given != size
-        ]
-        if size < TIMES * max(sizes, default=0) or not is_most(analysis, at_peak):
-            continue
-
-        where = tensors.line_of({"op": op, "source": ""})
-        yield report_share(
-            analysis,
-            "attention-scores",
-            f"Attention of each position with each has scores {shape}",
-            "They grow with the square of the positions. Pool the keys and values of an "
-            "image, attend within windows, or compute the scores for blocks of queries "
-            "inside tf.recompute_grad. The saving is that of a quarter of the scores.",
-            at_peak,
-            where,
-            saved_without_rows(analysis, same, 1 - _LEFT),
-        )
-        return
 
 
 def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
@@ -148,21 +109,27 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
     if sharing is None:
         return
 
-    made = alive[alive["category"] == "activation"].sort_values("born")
-    names: set[str] = set()
-    known = {*alive["tensor"]}
+    graph = tensors.graph
+    known = alive[alive["tensor"] != ""]
+    roots = {sharing.root(one) for one in known["tensor"]}
 
-    for root in made["tensor"]:
-        between, is_combined = tensors.results_of(root)
-        held = {
-            one
-            for one in between & known - names
-            if {*filterfalse(is_in_gradient_scope, sharing.members(one))} <= between
+    def is_recomputable(tensor: str) -> bool:
+        maker = graph.maker_of(tensor)
+        _, size = tensors.size_of(tensor)
+        users = {
+            graph.ops[one].type
+            for one in sharing.consumers(tensor)
+            if not is_in_gradient_scope(one)
         }
-        if len(held) >= (1 if is_combined else 2):
-            names |= held
+        if maker is None or maker.type not in POINTWISE or not users <= POINTWISE:
+            return False
 
-    gone = alive[alive["tensor"].isin(names)]
+        given = {
+            sharing.root(one) for one in maker.inputs if tensors.size_of(one)[1] >= size
+        }
+        return bool(given) and given <= roots
+
+    gone = known[known["tensor"].map(is_recomputable)]
     lines = gone.loc[is_retained(gone), "source"]
     if len(gone) < _RESULTS or not any(lines):
         return
@@ -180,28 +147,6 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
     )
 
 
-def find_looped(analysis: Analysis) -> Iterator[Finding]:
-    """Report the results of a loop's trips that wait for its gradient."""
-    alive = analysis.alive
-    is_looped = alive["op"].astype(str).str.contains(_BODY)
-    rows = alive[is_looped & is_retained(alive)]
-    trips = rows.groupby("tensor", observed=True).size().max()
-    if not is_most(analysis, rows) or trips < _MANY_TRIPS:
-        return
-
-    yield report_share(
-        analysis,
-        "loop-kept",
-        f"Results of {trips:,} trips of a loop wait for its gradient",
-        "A recurrent layer without a fused kernel is such a loop. Train on parts of the "
-        "sequence (truncated backpropagation), with tf.stop_gradient on the state between "
-        f"them. The saving is that of {_PARTS} parts.",
-        rows,
-        next(filter(None, rows["source"]), ""),
-        saved_without_rows(analysis, rows, 1 - 1 / _PARTS),
-    )
-
-
 def find_joined(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report kept concatenations that hold the same parts several times, as in a DenseNet."""
     alive = analysis.alive
@@ -211,19 +156,8 @@ def find_joined(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     parts = inputs - {*joined["tensor"]}
     least = TIMES * sum(tensors.size_of(part)[1] for part in parts)
 
-    # results of a normalization and an activation, perhaps in one buffer
-    ops = [*joined["op"]]
-    for op in ops:
-        sizes = 0, tensors.size_of(f"{op}:0")[1]
-        ops += [
-            reader
-            for reader in tensors.readers_of(f"{op}:0")
-            if reader not in ops
-            and tensors.size_of(f"{reader}:0")[1] in sizes
-            and not re.search(_PRODUCT, tensors.graph.ops[reader].type)
-        ]
-
-    same = kept[kept["op"].isin(ops)]
+    # with results of a normalization and an activation
+    same = kept[kept["requested_bytes"].isin(joined["requested_bytes"])]
     if not 0 < least <= joined["requested_bytes"].sum() or not is_most(analysis, same):
         return
 
@@ -241,31 +175,22 @@ def find_joined(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     )
 
 
-def find_kept_results(analysis: Analysis) -> Iterator[Finding]:
-    """Report equal results of an eager inference that are alive together.
-
-    Without a tape, a tensor dies with its last use, unless the program holds it.
-    """
-    watch = analysis.recording.watch
-    step = analysis.recording.step_config
-    if watch is None or not step.eager or not step.infers:
+def find_looped(analysis: Analysis) -> Iterator[Finding]:
+    """Report the results of a loop's trips that wait for its gradient."""
+    alive = analysis.alive
+    rows = alive[alive["op"].astype(str).str.contains(_BODY) & is_retained(alive)]
+    trips = rows.groupby("tensor", observed=True).size().max()
+    if not is_most(analysis, rows) or trips < _MANY_TRIPS:
         return
 
-    alive = analysis.alive
-    results = alive[(alive["tensor"] == "") & (alive["category"] == "activation")]
-
-    for (_, shape), rows in results.groupby(["op", "shape"], observed=True):
-        if len(rows) < _RESULTS or not is_most(analysis, rows):
-            continue
-
-        layer = rows["layer"].iloc[0]
-        yield report_share(
-            analysis,
-            "results-kept",
-            f"{len(rows)} results {shape}{layer and f' of {layer}'} are held at once",
-            "A list or another container of the program holds them. Store NumPy arrays, "
-            "which lie outside the card, or numbers.",
-            rows,
-            watch.where,
-            saved_without_rows(analysis, rows[1:]),
-        )
+    yield report_share(
+        analysis,
+        "loop-kept",
+        f"Results of {trips:,} trips of a loop wait for its gradient",
+        "A recurrent layer without a fused kernel is such a loop. Train on parts of the "
+        "sequence (truncated backpropagation), with tf.stop_gradient on the state between "
+        f"them. The saving is that of {_PARTS} parts.",
+        rows,
+        next(filter(None, rows["source"]), ""),
+        saved_without_rows(analysis, rows, 1 - 1 / _PARTS),
+    )

@@ -296,7 +296,7 @@ def attended_mended():
 def gated(activate=lambda x: x * tf.sigmoid(x)):
     def layers(weights, x):
         for _ in range(24):
-            x = activate(x * weights)
+            x = activate(x @ weights[:64])
         return x
 
     return scaled(layers)
