@@ -13,7 +13,7 @@ keeps without a use, and vectorized loops are further forms.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,7 @@ from analyzer.model.units import format_bytes
 
 # bytes of a tensor over the inputs of its op, or over its readers' results
 TIMES = 4
+_FLOAT_BYTES = 4  # bytes of a float32; comparisons take one for each
 _WIDTHS = (4, 8)  # bytes of a number in an eager step
 _MANY_CLASSES = 4096
 _COPIES_OF_LOGITS = 3
@@ -287,28 +288,22 @@ class Tensors:
                 op = self.graph.ops.get(name)
                 if op is None or (is_other and one not in op.inputs):
                     return set(), set()
-                if is_other:
+                if is_other or op.type == "ReadVariableOp":
                     continue
 
-                given = self._select_large(op.inputs, least)
-                made = self._select_large(list_outputs(op), least)
+                given, made = (
+                    [other for other in names if self.size_of(other)[1] >= least]
+                    for names in (op.inputs, list_outputs(op))
+                )
                 if not made:
                     ends.add(op.type)
                     left -= self.size_of(f"{name}:0")[1]
                 elif op.type not in (_MOVING if given else _STARTS):
                     return set(), set()
-                elif op.type in MATRICES and max(self.sizes_read(name)) >= least:
-                    return set(), set()  # a large kernel
 
                 found += [other for other in (*given, *made) if other not in found]
 
         return ({*found}, ends) if left >= 0 else (set(), set())
-
-    def _select_large(self, tensors: Iterable[str], least: int) -> list[str]:
-        """Return tensors of a least size that are no variables."""
-        large = [one for one in tensors if self.size_of(one)[1] >= least]
-        makers = [(one, self.graph.maker_of(one)) for one in large]
-        return [one for one, op in makers if not op or op.type != "ReadVariableOp"]
 
     def readers_of(self, tensor: str) -> list[str]:
         """Return the ops that read a tensor, also in another shape."""
@@ -336,6 +331,7 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     yield from _find_vectorized(analysis, large[is_looped])
 
     sizes: set[int] = set()
+    scores: set[str] = set()
 
     for row in large[~is_looped].to_dict("records"):
         row["shape"] = row["shape"] or tensors.size_of(row["tensor"])[0]
@@ -353,10 +349,12 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         if finding is not None:
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
             reported |= tensors.flow_around(row["tensor"])[0]
+            if finding.id == "attention-scores":
+                scores.add(shape)
             yield finding
 
     large = find_large(analysis)
-    is_other = large["shape"].isin(reported) | (large["category"] == "input")
+    is_other = large["shape"].isin(scores) | (large["category"] == "input")
     yield from _find_logits(analysis, large[~is_other], tensors)
 
 
@@ -578,6 +576,9 @@ def _find_pairs(
     where = tensors.line_of({"source": row["source"], "op": op})
     flow, _ = tensors.flow_around(f"{op}:0")
     rows = analysis.rows
+    compared = analysis.of_size(size // _FLOAT_BYTES)
+    is_compared = compared["op_type"].isin([*_ELEMENTWISE, *_COPYING])
+    same = pd.concat([same, compared[is_compared]])
     gone = rows[rows["tensor"].isin(flow) | rows.index.isin(same.index)]
 
     return _report_pairs(analysis, pair, made, where, gone)

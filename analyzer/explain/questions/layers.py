@@ -17,7 +17,6 @@ from analyzer.model.recording.records import Finding
 
 _OF_WORDS = r"^\[\d+,\d+,(\d{4,})\]$"  # shape of sequences of one-hot vectors
 _IMAGE_RANK = 4
-_RESULTS = 8
 _PARTS = 8
 _BODY = "/?while/body"  # of the scope of a loop's ops
 _MANY_TRIPS = 256
@@ -131,7 +130,7 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
 
     gone = known[known["tensor"].map(is_recomputable)]
     lines = gone.loc[is_retained(gone), "source"]
-    if len(gone) < _RESULTS or not any(lines):
+    if len(gone) < 2 or not any(lines):
         return
 
     yield report_share(
