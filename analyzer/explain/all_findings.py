@@ -33,8 +33,9 @@ _CAUSES = (
     *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
     *("input-resized", "vectorized-loop"),
-    *("wide-kernel", "sigmoids-kept", "results-kept"),
-    *("joined-again", "metric-state", "one-hot", "diagonal-read"),
+    *("wide-kernel", "recomputable"),
+    *("joined-again", "metric-state", "one-hot", "part-read"),
+    "loop-kept",
     "from-python",
 )
 
@@ -46,7 +47,7 @@ _OF_A_STEP = (
     step_differences.find_recompiled,
     amplification.find_eager_pairs,
     amplification.find_summands,
-    layers.find_kept_results,
+    layers.find_looped,
     amplification.find_kept_by_tape,
     peak_tensors.find_whole_set,
     peak_tensors.find_eager_results,
@@ -61,8 +62,7 @@ _OF_A_STEP = (
 _OF_A_GRAPH = (
     amplification.find_amplified,
     layers.find_wide_kernel,
-    layers.find_attention,
-    layers.find_sigmoids,
+    layers.find_recomputable,
     layers.find_one_hot,
     layers.find_joined,
 )

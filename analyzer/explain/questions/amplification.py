@@ -4,7 +4,7 @@ A large tensor at the peak is compared with the inputs of its op and with the re
 Three forms are recognised, each by the graph and by the sizes that were allocated:
 
 - *pairs*: an elementwise op pairs each element of one operand with each of the other;
-- *reduced at once*: each reader of a tensor adds up most of its elements;
+- *flow*: ops make large tensors of small ones, and then read a part, a sum or a product of them;
 - *copied*: an op repeats, widens or spreads a small tensor.
 
 Logits of many classes that are held several times, tensors that wait for one sum, results that a tape
@@ -20,12 +20,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analyzer.explain.analysis import Analysis, saved_without, saved_without_rows
+from analyzer.explain.analysis import (
+    PERSISTENT,
+    Analysis,
+    saved_without,
+    saved_without_rows,
+)
 from analyzer.explain.buffer_words import describe_largest, in_brackets
+from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.graph.graph_index import (
     GRADIENT_ROLE,
     PASSED_GRADIENT_ROLE,
     GraphIndex,
+    is_in_gradient_scope,
+    list_outputs,
 )
 from analyzer.model.recording.records import Finding
 from analyzer.model.units import format_bytes
@@ -66,13 +74,24 @@ _ELEMENTWISE = frozenset(
 )
 _PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
-_VENDOR = re.compile("^_(Mkl(Native)?)?(Fused(?=MatMul))?")
+_VENDOR = re.compile("^_(Mkl(Native)?)?(Fused(?=(Batch)?MatMul))?")
 _SELECTIONS = ("Select", "SelectV2")
 _SUMS = frozenset({"Sum", "Mean", "Max", "Min"})
-
-_DIAGONAL = "MatrixDiagPartV3"
+POINTWISE = frozenset(
+    {
+        *_ELEMENTWISE,
+        *("Abs", "AddN", "Erf", "Exp", "Log", "Neg", "Pow", "Rsqrt", "Sigmoid"),
+        *("Softplus", "Sqrt", "Square", "Tanh"),
+    }
+)
+# Ops that read some of a tensor's elements, and ops that pass them on.
+_PARTS = frozenset(
+    {
+        *("ArgMax", "ArgMin", "GatherNd", "GatherV2", "MatrixDiagPartV3"),
+        *("Slice", "StridedSlice", "TopKV2"),
+    }
+)
 _PATCHES = "ExtractImagePatches"
-_LATE = "UnsortedSegmentSum"  # of a lookup's gradient that another gradient reads
 
 # Ops whose result can be far larger than their input, with the words for it and the code to write.
 _EXPANDING = {
@@ -113,15 +132,10 @@ _EXPANDING = {
         "tf.nn.conv2d multiplies the patches without storing them. On a card its "
         "workspace decides how much that saves.",
     ),
-    _LATE: (
-        "the gradient of a lookup, for all rows of a table",
-        "The table is computed before few of its rows are looked up. Look them up "
-        "first, and compute with these: normalize(tf.gather(table, ids)).",
-    ),
     **dict.fromkeys(
         ("GatherV2", "ResourceGather"),
         (
-            "a table's row for each pair of positions",
+            "a copy of a table's entry for each look-up",
             "Multiply with the table itself, and look up the products: "
             "tf.gather(q @ table, index, batch_dims=2).",
         ),
@@ -136,33 +150,60 @@ _REPEATED = (
     "tf.gather(x, tf.repeat(tf.range(n), counts))."
 )
 
+_SCORES = (
+    "are attention's scores of each position with each",
+    "They grow with the square of the positions. Pool the keys and values of an image, "
+    "attend within windows, or compute the scores for blocks of queries inside "
+    "tf.recompute_grad. The saving is that of a quarter of the scores.",
+    0.75,
+)
+_SUM_OF_PRODUCTS = (
+    "is a product for each example, made and added up at once",
+    "tf.matmul of a batch with a kernel of rank 2 computes the kernel's gradient for "
+    "each example, and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
+    "reshaped to two axes, computes the sum alone.",
+)
+_PART_OF_DIAGONAL = (
+    "tf.reduce_sum(a * tf.transpose(b), -1) is the diagonal of a @ b. A covariance of "
+    "each point with itself needs no matrix: full_cov=False."
+)
+_PART_OF_LOOP = (
+    "The loop keeps the results of all trips. Carry what is read as a state of the loop: "
+    "the best result so far, or a sum."
+)
+_PART = (
+    "is made, but a small part of it is read",
+    "Take the part before the large tensor is made: head(hidden[:, -1:]) in place of "
+    "head(hidden)[:, -1:], or normalize(tf.gather(table, ids)). If the part depends on "
+    "the values (tf.math.top_k, tf.argmax), work on blocks of rows with tf.map_fn.",
+)
+
 # unneeded if a product reads them
 _FOR_PRODUCTS = ("MatrixDiagV3", "SparseToDense", _PATCHES, *_LOOKUPS)
 _OF_PAIRS = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
+_MATRIX = 2  # axes
 _OF_ONE_NUMBER = r"(^|/)(Fill|(ones|zeros)(_like)?)(_\d+)?$"  # TensorFlow's names
 
 # Ops that repeat, or only reorder, the elements of their first input.
 _SAME = ("ExpandDims", "Identity", "Reshape", "Squeeze")  # in the same buffer
 _REPEATS = (*_SAME, "BroadcastTo", "Tile", "Transpose")
 _OF_GRADIENTS = "gradient_tape/"  # scope of a gradient's ops
+_MOVING = frozenset(
+    {
+        *(*POINTWISE, *_REPEATS, *_PARTS, *_SELECTIONS, *_SUMS),
+        *("ConcatV2", "MatrixSetDiagV3", "Softmax"),
+    }
+)
+_STACK = "TensorListStack"
+_MASKS = ("RandomUniform", "StatelessRandomUniformV2")  # of dropout
+_STARTS = frozenset({*_ELEMENTWISE, *MATRICES, *_EXPANDING, *_MASKS, _STACK})
 _LOOPED = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
 
 _FUSED = (
     "SoftmaxCrossEntropyWithLogits",
     "SparseSoftmaxCrossEntropyWithLogits",
 )
-_LOGITS = frozenset(
-    {
-        *_FUSED,
-        "Exp",
-        "Log",
-        "LogSoftmax",
-        "MatMul",
-        "BatchMatMulV2",
-        "BiasAdd",
-        "Softmax",
-    }
-)
+_SCORING = (*_FUSED, "Exp", "Log", "LogSoftmax", "Softmax")
 
 
 class Tensors:
@@ -205,9 +246,7 @@ class Tensors:
         A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
         (``backprop.py``, ``_gradient_function``).
         """
-        forward = str(row["op"]).replace(_OF_GRADIENTS, "").rpartition("/")[0]
-
-        for op in (forward, str(row["op"])):
+        for op in (forward_of(row["op"]), str(row["op"])):
             known = self.graph.ops.get(op)
             if known is not None and known.source:
                 return known.source
@@ -231,10 +270,41 @@ class Tensors:
         """Return the types of the ops that read a tensor."""
         return {self.graph.ops[reader].type for reader in self.readers_of(tensor)}
 
-    def is_attention(self, op: str) -> bool:
-        """Say whether an op is a softmax whose result a product reads."""
-        is_softmax = self.graph.ops[op].type == "Softmax"
-        return is_softmax and not self.types_of_readers(f"{op}:0").isdisjoint(MATRICES)
+    def flow_around(self, tensor: str) -> tuple[set[str], set[str]]:
+        """Return large tensors that ops make of small ones and of each other, around one of them.
+
+        The second value are the types of the ops that make small ones of them again. Both are empty if
+        another op makes or reads one, other than for a gradient.
+        """
+        least = self.size_of(tensor)[1] // TIMES
+        found = [tensor]
+        ends: set[str] = set()
+        left = least
+
+        is_of_gradient = is_in_gradient_scope(tensor)
+
+        for one in found:
+            for name in (split_tensor(one)[0], *self.graph.consumers.get(one, ())):
+                is_other = is_in_gradient_scope(name) != is_of_gradient
+                op = self.graph.ops.get(name)
+                if op is None or (is_other and one not in op.inputs):
+                    return set(), set()
+                if is_other or op.type == "ReadVariableOp":
+                    continue
+
+                given, made = (
+                    [other for other in names if self.size_of(other)[1] >= least]
+                    for names in (op.inputs, list_outputs(op))
+                )
+                if not made:
+                    ends.add(op.type)
+                    left -= self.size_of(f"{name}:0")[1]
+                elif op.type not in (_MOVING if given else _STARTS):
+                    return set(), set()
+
+                found += [other for other in (*given, *made) if other not in found]
+
+        return ({*found}, ends) if left >= 0 else (set(), set())
 
     def readers_of(self, tensor: str) -> list[str]:
         """Return the ops that read a tensor, also in another shape."""
@@ -247,6 +317,11 @@ class Tensors:
         return found
 
 
+def forward_of(op: str) -> str:
+    """Return the op that an op of a gradient belongs to; else its scope."""
+    return str(op).replace(_OF_GRADIENTS, "").rpartition("/")[0]
+
+
 def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report tensors at the peak that are far larger than the inputs or the results around them."""
     large = find_large(analysis)
@@ -257,27 +332,31 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     yield from _find_vectorized(analysis, large[is_looped])
 
     sizes: set[int] = set()
+    scores: set[str] = set()
 
     for row in large[~is_looped].to_dict("records"):
         row["shape"] = row["shape"] or tensors.size_of(row["tensor"])[0]
         shape = str(row["shape"])
-        if shape in reported or row["tensor"] in reported:
+        if {shape, row["tensor"]} & reported:
             continue
 
-        finding = None
+        finding = _find_resized(analysis, row, tensors)
         if row["requested_bytes"] not in sizes:  # both look at all buffers of a size
-            finding = _find_pairs(analysis, row, tensors)
+            finding = finding or _find_pairs(analysis, row, tensors)
             finding = finding or _find_expanded(analysis, row, tensors)
 
         sizes.add(row["requested_bytes"])
-        finding = finding or _find_diagonal(analysis, row, tensors)
-        finding = finding or _find_reduced(analysis, row, tensors)
-        finding = finding or _find_resized(analysis, row, tensors)
+        finding = finding or _find_flow(analysis, row, tensors)
         if finding is not None:
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
+            reported |= tensors.flow_around(row["tensor"])[0]
+            if finding.id == "attention-scores":
+                scores.add(shape)
             yield finding
 
-    yield from _find_logits(analysis, find_large(analysis), tensors)
+    large = find_large(analysis)
+    is_other = large["shape"].isin(scores) | (large["category"] == "input")
+    yield from _find_logits(analysis, large[~is_other], tensors)
 
 
 def find_large(analysis: Analysis) -> pd.DataFrame:
@@ -366,6 +445,8 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
 
 
 _OF_BACKWARD = (PASSED_GRADIENT_ROLE, "backward temporary")
+
+
 _TENSORS_IN_USE = 3  # operand, intermediate and result of a line
 
 
@@ -491,13 +572,17 @@ def _find_pairs(
     if not pair:
         return None
 
-    made = tensors.size_of(f"{op}:0")[0] or str(row["shape"])
+    made, made_bytes = tensors.size_of(f"{op}:0")
+    made = f"{made or row['shape']} ({format_bytes(made_bytes or size)})"
     where = tensors.line_of({"source": row["source"], "op": op})
+    flow, _ = tensors.flow_around(f"{op}:0")
+    rows = analysis.rows
     compared = analysis.of_size(size // _FLOAT_BYTES)
     is_compared = compared["op_type"].isin([*_ELEMENTWISE, *_COPYING])
     same = pd.concat([same, compared[is_compared]])
+    gone = rows[rows["tensor"].isin(flow) | rows.index.isin(same.index)]
 
-    return _report_pairs(analysis, pair, made, where, same)
+    return _report_pairs(analysis, pair, made, where, gone)
 
 
 def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
@@ -520,7 +605,8 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
             n = found[0]
             same = analysis.of_size(size)
             pair = (f"[{n}]", f"[{n},1]")
-            yield _report_pairs(analysis, pair, f"[{n},{n}]", row["source"], same)
+            made = f"[{n},{n}] ({format_bytes(size)})"
+            yield _report_pairs(analysis, pair, made, row["source"], same)
             return
 
 
@@ -532,16 +618,14 @@ def _report_pairs(
     same: pd.DataFrame,
 ) -> Finding:
     left, right = pair
-    axes = sorted(shape.count(",") + 1 for shape in pair)
-    size = format_bytes(int(same["requested_bytes"].max()))
-    pairing = f"{left} with {right} makes {made} ({size}){in_brackets(where)}"
+    short, long = sorted(pair, key=len)
+    pairing = f"{left} with {right} makes {made}{in_brackets(where)}"
 
-    if axes[0] == 1 < axes[1]:
+    if long == f"{short[:-1]},1]":
         name = "outer-product"
-        column = max(pair, key=lambda shape: shape.count(","))
         title = f"Accidental outer product: {pairing}"
         detail = (
-            f"One operand lacks the last axis of the other ({column}), so that each "
+            f"One operand lacks the last axis of the other ({long}), so that each "
             "value is combined with each value of the batch. The result is probably "
             "wrong too, a loss above all. Give both the same shape: y[:, None], or "
             "tf.squeeze(x, -1)."
@@ -582,15 +666,7 @@ def _find_expanded(
     """Return a finding about a tensor that repeats, widens or spreads a much smaller one."""
     size = int(row["requested_bytes"])
     same = analysis.of_size(size)
-    computed = same[same["category"] == "activation"]
-    is_late = (same["op_type"] == _LATE) & (same["variable"] != "").any()
-    is_made = same["op_type"].isin({*_EXPANDING} - {_LATE})
-    is_made = (is_late & (len(computed) > 0)) | (
-        is_made & (same["category"] != "gradient")
-    )
-    if not is_made.any():
-        return None
-
+    is_made = same["op_type"].isin(_EXPANDING) & (same["category"] != "gradient")
     makers = [
         maker
         for maker in same[is_made].drop_duplicates("op").to_dict("records")
@@ -622,8 +698,7 @@ def _find_expanded(
         is_scratch &= analysis.rows["tensor"] == ""
         gone = pd.concat([gone, analysis.rows[is_scratch]])
 
-    place = computed.iloc[0].to_dict() if kind == _LATE else maker
-    title = _with_size_and_line(title, place, tensors)
+    title = _with_size_and_line(title, maker, tensors)
     finding = report_rows(analysis, "small-copied", title, detail, gone)
     if kind == _PATCHES and analysis.recording.device.kind == "gpu":
         finding = replace(finding, saves_bytes=None)
@@ -642,21 +717,21 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
     kind = maker["op_type"]
     readers = tensors.types_of_readers(maker["tensor"])
 
-    if (_OF_GRADIENTS in maker["op"]) != (kind == _LATE):  # not the program's own op
+    if _OF_GRADIENTS in maker["op"]:  # not the program's own op
         return False
-    if kind == _LATE:
-        return True
     if kind == "Const":
         is_named = re.search(_OF_ONE_NUMBER, maker["op"]) is not None
         return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
-    if kind == "Cast":
-        return _is_combined(maker, tensors)
+    if kind == "Cast":  # a product needs the wide type itself
+        return bool(readers) and readers <= _ELEMENTWISE
     if any(map(_NEEDS_COPIES.search, readers)):
         return False
-    if kind in _LOOKUPS and not re.search(
-        _OF_PAIRS, tensors.size_of(maker["tensor"])[0]
-    ):
-        return False
+    if kind in _LOOKUPS:
+        shape = tensors.size_of(maker["tensor"])[0]
+        ids = tensors.size_of(tensors.graph.inputs_of(maker["op"])[1])[0]
+        is_of_matrices = bool(ids) and shape.count(",") - ids.count(",") >= _MATRIX
+        if not is_of_matrices and not re.search(_OF_PAIRS, shape):
+            return False
 
     return kind not in _FOR_PRODUCTS or not readers.isdisjoint(MATRICES)
 
@@ -674,11 +749,12 @@ def _rows_without(
     readers = tensors.readers_of(maker["tensor"])
     is_gone = same["op"] == maker["op"]
     is_gone |= same["op"].isin(readers) & (same["op_type"] == "Transpose")
-    if maker["op_type"] == _LATE:
-        is_gone = same["variable"] == ""
-    elif not tensors.types_of_readers(maker["tensor"]).isdisjoint(_WITH_GRADIENT):
-        is_gone |= same["category"] == "gradient"
-    elif tensors.is_reused(maker["tensor"]):
+    if not tensors.types_of_readers(maker["tensor"]).isdisjoint(_WITH_GRADIENT):
+        gradients = same.loc[same["category"] == "gradient", "op"]
+        is_gone |= same["op"].isin(gradients)  # with its scratch memory
+    elif not tensors.flow_around(maker["tensor"])[0] and tensors.is_reused(
+        maker["tensor"]
+    ):
         is_gone &= False
 
     return same.index[is_gone]
@@ -718,68 +794,57 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
     )
 
 
-def _find_reduced(
+def _find_flow(
     analysis: Analysis,
     row: dict[str, Any],
     tensors: Tensors,
 ) -> Finding | None:
-    """Return a finding about a batch of products that all its readers add up at once."""
-    size = int(row["requested_bytes"])
-    readers = tensors.readers_of(row["tensor"])
-    known = tensors.sizes_read(row["op"])
-    sums = [tensors.size_of(f"{reader}:0")[1] for reader in readers]
-    is_product = row["op_type"] in _PRODUCTS
+    """Return a finding about tensors of which a part, a sum, or a product is read.
 
-    if not is_product or not tensors.types_of_readers(row["tensor"]) <= _SUMS:
-        return None
-    if not sums or not any(known) or size < TIMES * max(*known, *sums):
-        return None
-
-    title = (
-        "A product for each example that is added up: "
-        f"{row['shape']} is made and added up at once"
-    )
-
-    return report_rows(
-        analysis,
-        "reduced-at-once",
-        _with_size_and_line(title, row, tensors),
-        "tf.matmul of a batch with a kernel of rank 2 computes the kernel's gradient for "
-        "each example, and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
-        "reshaped to two axes, computes the sum alone.",
-        analysis.rows[analysis.rows["tensor"] == row["tensor"]],
-    )
-
-
-def _find_diagonal(
-    analysis: Analysis,
-    row: dict[str, Any],
-    tensors: Tensors,
-) -> Finding | None:
-    """Return a finding about a matrix of which only the diagonal is read.
-
-    Ops that write into its buffer may be in between.
+    The product is that of attention, whose scores grow with the square of the positions.
     """
-    size = int(row["requested_bytes"])
-    sharing = analysis.recording.sharing
-    given = tensors.sizes_read(row["op"])
-    users = sharing.consumers(row["tensor"]) if sharing else ()
-    kinds = {
-        tensors.graph.ops[one].type for one in users if f"{one}:0" in tensors.allocated
-    }
+    start = row["tensor"]
+    is_product = row["op_type"] in _PRODUCTS
+    if is_in_gradient_scope(row["op"]) and not is_product:
+        start = f"{forward_of(row['op'])}:0"
 
-    if kinds != {_DIAGONAL} or size < TIMES * (max(given, default=0) or size):
+    rows = analysis.rows
+    flow, ends = tensors.flow_around(start)
+    is_read = rows["tensor"].isin(flow)
+    if not is_read.any():
         return None
 
-    title = f"A matrix of which only the diagonal is read: {row['shape']}"
-    return report_rows(
-        analysis,
-        "diagonal-read",
-        _with_size_and_line(title, row, tensors),
-        "tf.reduce_sum(a * tf.transpose(b), -1) is the diagonal of a @ b. A covariance of "
-        "each point with itself needs no matrix: full_cov=False.",
-        analysis.of_size(size),
-    )
+    first = rows[is_read].sort_values(["born", "tensor"]).iloc[0].to_dict()
+    makers = {op.type for one in flow if (op := tensors.graph.maker_of(one))}
+    size = row["requested_bytes"]
+    is_read |= ~rows["category"].isin(PERSISTENT) & (rows["requested_bytes"] == size)
+    gone = rows[is_read]
+    share = 1.0
+
+    if "Softmax" in makers:
+        name, words, detail, share = "attention-scores", *_SCORES
+        is_found = ends <= {*MATRICES} and is_most(analysis, analysis.at_peak(gone))
+    elif ends <= _SUMS:
+        name, words, detail = "reduced-at-once", *_SUM_OF_PRODUCTS
+        is_found = is_product
+    else:
+        name, words, detail = "part-read", *_PART
+        is_found = ends <= _PARTS | _SUMS
+        is_found &= ends <= _PARTS or makers.isdisjoint(MATRICES)
+        if "MatrixDiagPartV3" in ends:
+            detail = _PART_OF_DIAGONAL
+        elif _STACK in makers:
+            detail = _PART_OF_LOOP
+            count = int(first["shape"].strip("[").partition(",")[0])
+            table = analysis.recording.allocations
+            gone = pd.concat([gone, table[table["requested_bytes"] * count == size]])
+
+    if not is_found:
+        return None
+
+    title = _with_size_and_line(f"{row['shape']} {words}", first, tensors)
+    saves = saved_without_rows(analysis, gone, share)
+    return report_rows(analysis, name, title, detail, gone, saves)
 
 
 def _find_resized(
@@ -810,48 +875,36 @@ def _find_resized(
     return report_rows(analysis, "input-resized", title, detail, rows)
 
 
-def _is_combined(row: dict[str, Any], tensors: Tensors) -> bool:
-    """Say whether elementwise ops combine a tensor with others of its size, as a mask is.
-
-    A product or a convolution needs the wide type itself.
-    """
-    readers = tensors.graph.consumers.get(row["tensor"], [])
-    if not readers or not tensors.types_of_readers(row["tensor"]) <= _ELEMENTWISE:
-        return False
-
-    operands = [size for reader in readers for size in tensors.sizes_read(reader)]
-    large = [one for one in operands if one >= int(row["requested_bytes"])]
-
-    return len(large) > len(readers)
-
-
 def _find_logits(
     analysis: Analysis,
     large: pd.DataFrame,
     tensors: Tensors,
 ) -> Iterator[Finding]:
     """Report numbers for each class of a large vocabulary that are held several times at the peak."""
-    weights = [f"{name}:0" for name in tensors.graph.ops if tensors.is_attention(name)]
-    attention = {tensors.size_of(one)[1] for one in weights}
-    losses = [op.name for op in tensors.graph.ops.values() if op.type in _FUSED]
-    fused = {given for loss in losses for given in tensors.sizes_read(loss)}
+    scored, fused = (
+        {
+            size
+            for op in tensors.graph.ops.values()
+            if op.type in kinds
+            for size in tensors.sizes_read(op.name)
+        }
+        for kinds in (_SCORING, _FUSED)
+    )
 
     # a fused loss needs scratch memory in any case
     weights = analysis.rows[analysis.rows["variable"] != ""]
     sizes = large["requested_bytes"]
     is_scratch = sizes.isin(fused) & (large["tensor"] == "")
-    is_other = sizes.isin(attention) | (large["category"] == "input")
-    is_other |= large["shape"].isin(set(weights["shape"]))
-    large = large[~is_scratch & ~is_other]
+    is_weight = large["shape"].isin(set(weights["shape"]))
+    large = large[~is_scratch & ~is_weight]
 
     for size, rows in large.groupby("requested_bytes", observed=True):
         last = rows["shape"].astype(str).str.extract(r",(\d+)\]$", expand=False)
         classes = last.dropna().astype(int).max()
-        is_scored = rows["op_type"].isin(_LOGITS).any()
         is_wide = classes >= _MANY_CLASSES
 
         is_held = len(rows) >= _COPIES_OF_LOGITS or is_most(analysis, rows)
-        if not is_wide or not is_scored or not is_held:
+        if not is_wide or size not in scored or not is_held:
             continue
 
         words = f"Tensors with one number for each of {classes:,} classes"

@@ -1,24 +1,25 @@
-"""Layers whose form takes most of the peak, and results that nothing reads again."""
+"""Layers, loops and elementwise functions whose form takes much of the peak."""
 
-import re
 from collections.abc import Iterator
 
 from analyzer.explain.analysis import Analysis, saved_without_rows
 from analyzer.explain.buffer_words import is_retained
 from analyzer.explain.questions.amplification import (
+    POINTWISE,
     TIMES,
     Tensors,
     is_most,
     report_rows,
     report_share,
 )
+from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.records import Finding
 
 _OF_WORDS = r"^\[\d+,\d+,(\d{4,})\]$"  # shape of sequences of one-hot vectors
 _IMAGE_RANK = 4
-_RESULTS = 8
-_PRODUCT = "Conv|MatMul|Einsum"  # in the type of an op
-_LEFT = 0.25  # share of the scores with pooled keys
+_PARTS = 8
+_BODY = "/?while/body"  # of the scope of a loop's ops
+_MANY_TRIPS = 256
 
 
 def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
@@ -46,52 +47,16 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         if not images or not is_most(analysis, at_peak):
             return
 
-        is_kernel = at_peak["category"] == "parameter"
-        names = at_peak.loc[is_kernel, "variable"].unique()
-
         yield report_rows(
             analysis,
             "wide-kernel",
-            f"{' and '.join(names)} {kernel['shape']} with gradients and the "
+            f"{kernel['variable']} {kernel['shape']} with gradients and the "
             f"optimizer's tensors: {analysis.share_words(at_peak)}",
             f"Flatten gives the layer all numbers of {images[0]}. Pool first, with "
             "GlobalAveragePooling2D() in its place or further MaxPooling2D(). The "
             "saving is that without these tensors.",
             same,
         )
-
-
-def find_attention(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report scores of each position with each that are far larger than values and results."""
-    for op in filter(tensors.is_attention, tensors.graph.ops):
-        shape, size = tensors.size_of(f"{op}:0")
-        same = analysis.of_size(size)
-        at_peak = analysis.at_peak(same)
-        sizes = [
-            given
-            for reader in tensors.readers_of(f"{op}:0")
-            for given in (
-                *tensors.sizes_read(reader),
-                tensors.size_of(f"{reader}:0")[1],
-            )
-            if given != size
-        ]
-        if size < TIMES * max(sizes, default=0) or not is_most(analysis, at_peak):
-            continue
-
-        where = tensors.line_of({"op": op, "source": ""})
-        yield report_share(
-            analysis,
-            "attention-scores",
-            f"Attention of each position with each has scores {shape}",
-            "They grow with the square of the positions. Pool the keys and values of an "
-            "image, attend within windows, or compute the scores for blocks of queries "
-            "inside tf.recompute_grad. The saving is that of a quarter of the scores.",
-            at_peak,
-            where,
-            saved_without_rows(analysis, same, 1 - _LEFT),
-        )
-        return
 
 
 def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
@@ -133,34 +98,51 @@ def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     )
 
 
-def find_sigmoids(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report sigmoids kept for the gradient of ``x * tf.sigmoid(x)``.
+def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
+    """Report results of elementwise ops kept beside the tensor that all of them come from.
 
-    ``tf.nn.silu`` keeps x alone and computes the sigmoid again (``nn_impl.py``).
+    The gradient of ``x * tf.tanh(tf.math.softplus(x))`` needs each result unless it computes them again.
     """
     alive = analysis.alive
+    sharing = analysis.recording.sharing
+    if sharing is None:
+        return
+
     graph = tensors.graph
-    sigmoids = alive[alive["op_type"] == "Sigmoid"].sort_values("born")
-    multiplied = [
-        index
-        for index, row in sigmoids.to_dict("index").items()
-        for reader in graph.consumers.get(row["tensor"], [])
-        if {*graph.inputs_of(reader)} == {row["tensor"], *graph.inputs_of(row["op"])}
-        and f"{reader}:0" in tensors.allocated
-    ]
-    kept = sigmoids.loc[multiplied]
-    if len(kept) < 2:
+    known = alive[alive["tensor"] != ""]
+    roots = {sharing.root(one) for one in known["tensor"]}
+
+    def is_recomputable(tensor: str) -> bool:
+        maker = graph.maker_of(tensor)
+        _, size = tensors.size_of(tensor)
+        users = {
+            graph.ops[one].type
+            for one in sharing.consumers(tensor)
+            if not is_in_gradient_scope(one)
+        }
+        if maker is None or maker.type not in POINTWISE or not users <= POINTWISE:
+            return False
+
+        given = {
+            sharing.root(one) for one in maker.inputs if tensors.size_of(one)[1] >= size
+        }
+        return bool(given) and given <= roots
+
+    gone = known[known["tensor"].map(is_recomputable)]
+    lines = gone.loc[is_retained(gone), "source"]
+    if len(gone) < 2 or not any(lines):
         return
 
     yield report_share(
         analysis,
-        "sigmoids-kept",
-        f"{len(kept)} results of x * tf.sigmoid(x) keep their sigmoid too",
-        "tf.nn.silu(x) is the same function. It keeps x alone for its gradient, and "
-        "computes the sigmoid again.",
-        kept,
-        tensors.line_of(kept.iloc[0]),
-        saved_without_rows(analysis, kept[:-1]),  # one is computed again at a time
+        "recomputable",
+        f"{len(gone)} results of elementwise ops are kept beside their operand",
+        "tf.recompute_grad keeps the operand of a function alone, and computes the results "
+        "again. A fused op does so too: tf.nn.silu(x) for x * tf.sigmoid(x), or a fused batch "
+        "normalization.",
+        gone,
+        max(lines),
+        saved_without_rows(analysis, gone[:-1]),  # one is computed again at a time
     )
 
 
@@ -173,19 +155,8 @@ def find_joined(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     parts = inputs - {*joined["tensor"]}
     least = TIMES * sum(tensors.size_of(part)[1] for part in parts)
 
-    # results of a normalization and an activation, perhaps in one buffer
-    ops = [*joined["op"]]
-    for op in ops:
-        sizes = 0, tensors.size_of(f"{op}:0")[1]
-        ops += [
-            reader
-            for reader in tensors.readers_of(f"{op}:0")
-            if reader not in ops
-            and tensors.size_of(f"{reader}:0")[1] in sizes
-            and not re.search(_PRODUCT, tensors.graph.ops[reader].type)
-        ]
-
-    same = kept[kept["op"].isin(ops)]
+    # with results of a normalization and an activation
+    same = kept[kept["requested_bytes"].isin(joined["requested_bytes"])]
     if not 0 < least <= joined["requested_bytes"].sum() or not is_most(analysis, same):
         return
 
@@ -203,31 +174,22 @@ def find_joined(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     )
 
 
-def find_kept_results(analysis: Analysis) -> Iterator[Finding]:
-    """Report equal results of an eager inference that are alive together.
-
-    Without a tape, a tensor dies with its last use, unless the program holds it.
-    """
-    watch = analysis.recording.watch
-    step = analysis.recording.step_config
-    if watch is None or not step.eager or not step.infers:
+def find_looped(analysis: Analysis) -> Iterator[Finding]:
+    """Report the results of a loop's trips that wait for its gradient."""
+    alive = analysis.alive
+    rows = alive[alive["op"].astype(str).str.contains(_BODY) & is_retained(alive)]
+    trips = rows.groupby("tensor", observed=True).size().max()
+    if not is_most(analysis, rows) or trips < _MANY_TRIPS:
         return
 
-    alive = analysis.alive
-    results = alive[(alive["tensor"] == "") & (alive["category"] == "activation")]
-
-    for (_, shape), rows in results.groupby(["op", "shape"], observed=True):
-        if len(rows) < _RESULTS or not is_most(analysis, rows):
-            continue
-
-        layer = rows["layer"].iloc[0]
-        yield report_share(
-            analysis,
-            "results-kept",
-            f"{len(rows)} results {shape}{layer and f' of {layer}'} are held at once",
-            "A list or another container of the program holds them. Store NumPy arrays, "
-            "which lie outside the card, or numbers.",
-            rows,
-            watch.where,
-            saved_without_rows(analysis, rows[1:]),
-        )
+    yield report_share(
+        analysis,
+        "loop-kept",
+        f"Results of {trips:,} trips of a loop wait for its gradient",
+        "A recurrent layer without a fused kernel is such a loop. Train on parts of the "
+        "sequence (truncated backpropagation), with tf.stop_gradient on the state between "
+        f"them. The saving is that of {_PARTS} parts.",
+        rows,
+        next(filter(None, rows["source"]), ""),
+        saved_without_rows(analysis, rows, 1 - 1 / _PARTS),
+    )

@@ -1,5 +1,6 @@
 """Data in memory: constants, tensors alive in all steps, tf.data stages; the program's figures."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from msgspec import structs
@@ -47,7 +48,7 @@ def find_data(
     fewest = _MANY * batch if batch else _ROWS_OF_DATA
     on_card = analysis.recording.device.kind == "gpu"
 
-    for one in watch.constants:
+    for one, count in Counter(watch.constants).items():
         shape = one.shape or ()
         is_set = one.copies == 1 and len(shape) > 1 and shape[0] >= fewest
         if one.size_bytes < least:
@@ -56,7 +57,7 @@ def find_data(
         if one.kind == "graph":
             yield _report_constant(one)
         elif one.kind == "held" and is_set:
-            yield _report_held(one, on_card=on_card)
+            yield _report_held(one, count, on_card=on_card)
 
     filled = find_filling_stage(analysis.recording, watch, growth)
 
@@ -104,19 +105,20 @@ def _report_constant(one: LargeConstant) -> Finding:
     )
 
 
-def _report_held(one: LargeConstant, *, on_card: bool) -> Finding:
+def _report_held(one: LargeConstant, count: int, *, on_card: bool) -> Finding:
     off_card = "; tf.device('CPU') keeps it off the card" if on_card else ""
-    size = format_bytes(one.size_bytes)
+    size_bytes = one.size_bytes * one.copies * count
+    times = f" {count} times" if count > 1 else ""  # as inputs and as targets
 
     return Finding(
         id="data-held",
         severity=Severity.HIGH if on_card else Severity.MEDIUM,
-        title=f"{size} of data stay in TensorFlow's memory: {one.name} holds the whole set "
-        f"({one.where})",
+        title=f"{format_bytes(size_bytes)} of data stay in TensorFlow's memory: {one.name} "
+        f"holds the whole set{times} ({one.where})",
         detail=f"The tensors ({_array_words(one)}) are alive in all traced steps. Keep "
         "the array in NumPy or memory-mapped and load batches with "
         f"tf.data{off_card}.",
-        saves_bytes=one.size_bytes * one.copies,
+        saves_bytes=size_bytes,
         saves_kind="allocated",
     )
 

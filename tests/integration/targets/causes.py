@@ -296,7 +296,7 @@ def attended_mended():
 def gated(activate=lambda x: x * tf.sigmoid(x)):
     def layers(weights, x):
         for _ in range(24):
-            x = activate(x * weights)
+            x = activate(x @ weights[:64])
         return x
 
     return scaled(layers)
@@ -330,6 +330,54 @@ def variances(read=lambda a, b: tf.linalg.diag_part(a @ tf.transpose(b))):
 
 def variances_mended():
     return variances(lambda a, b: tf.reduce_sum(a * b, 1))
+
+
+def last(read=lambda x, table: (x @ table)[:1]):
+    return scaled(lambda weights, x: read(x, tf.transpose(weights)))
+
+
+def last_mended():
+    return last(lambda x, table: x[:1] @ table)
+
+
+def chosen(late=False):
+    """Return a step that multiplies each row with one of four matrices, chosen before or after."""
+
+    def multiply(weights, x):
+        experts = tf.reshape(weights[:256], (4, 64, 64))
+        ids = tf.argmax(x[:, :4], 1)
+        if late:
+            return tf.gather(tf.einsum("ti,eij->tej", x, experts), ids, batch_dims=1)
+        return tf.einsum("ti,tij->tj", x, tf.gather(experts, ids))
+
+    return scaled(multiply)
+
+
+def chosen_mended():
+    return chosen(True)
+
+
+def looped(parts=1):
+    """Return a step whose loop is trained as a whole, or in parts."""
+    weights = tf.Variable(draw(64, 64))
+
+    @tf.function
+    def step(x):
+        state = x
+        for _ in range(parts):
+            with tf.GradientTape() as tape:
+                for _ in tf.range(512 // parts):
+                    state = tf.tanh(x @ weights + state)
+                loss = tf.reduce_mean(state)
+            weights.assign_sub(tape.gradient(loss, weights))
+            state = tf.stop_gradient(state)
+        return state
+
+    return step, (draw(256, 64),)
+
+
+def looped_mended():
+    return looped(8)
 
 
 def repeated(repeat=tf.repeat):
