@@ -24,6 +24,7 @@ from analyzer.fitting.size_search import CardSearch
 from analyzer.fitting.step_access import StepAccess, open_accesses, run_at_once
 from analyzer.fitting.varied_size import choose_first_size
 from analyzer.model.contract.capture_request import CaptureOptions, Progress, TargetSpec
+from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
 
 Rows = list[CardAnswer]
@@ -31,6 +32,10 @@ Rows = list[CardAnswer]
 # Compute capability whose cards come first: XLA tries Triton's kernels from 8.0 on
 # (``gemm_fusion.cc``), and compiling a transformer then takes twice as long.
 _QUICK_KIND = 7
+
+# Compute capability from which XLA fails to compile some products of matrices ("Failed to compute
+# symbolic tile", TensorFlow 2.21). The older cards of the kind are then judged by themselves.
+_NEWEST = 10
 
 
 def fit_all_cards(
@@ -65,7 +70,14 @@ def fit_all_cards(
         show(stage)
 
     def judge(access: StepAccess, group: list[Gpu]) -> tuple[FitAnswer, Rows]:
-        return _fit_kind(access, options, question, group, report)
+        try:
+            return _fit_kind(access, options, question, group, report)
+        except InputError:
+            older = [gpu for gpu in group if gpu.compute_capability[0] < _NEWEST]
+            if not older or len(older) == len(group):
+                raise
+
+            return _fit_kind(access, options, question, older, report)
 
     with (
         open_accesses(spec, show) as accesses,
