@@ -128,7 +128,7 @@ def removes_entries(filename: str, name: str) -> bool:
                 method in _TAKES
             ):
                 owners.append(owner)
-            case ast.Delete(targets=[ast.Subscript(value=owner)]):
+            case ast.Subscript(value=owner, ctx=ast.Del()):
                 owners.append(owner)
             case ast.Assign(
                 targets=[target], value=ast.Subscript(value=owner, slice=ast.Slice())
