@@ -128,6 +128,10 @@ def find_action(report: ReportFile) -> str:
     if not changes and report.error is not None and command:
         return f"See the need of the whole step: {command}"
 
+    program = report.program
+    if not changes and program is not None and program.whole_run and program.ended:
+        return "Let the program run to its end, and trace it again."
+
     if not changes:
         limit = format_bytes(_limit_of(report))
         return f"Nothing to change: no change is known to save 1 % of {limit}."
