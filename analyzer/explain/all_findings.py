@@ -88,12 +88,14 @@ def collect(analysis: Analysis) -> Analysis:
     order = list(Severity)
 
     has_saving = any(one.id in _CAUSES and one.saves_bytes for one in kept)
+    is_leaking = any(one.severity is Severity.HIGH for one in of_program)
 
     def rank(one: Finding) -> tuple[bool, bool, float, bool, int]:
         is_cause = one.id in _CAUSES
         severity = order.index(one.severity) - _AHEAD * is_cause
         is_general = one not in of_program
-        is_unsized = is_cause and one.saves_bytes is None and has_saving
+        is_behind = has_saving or is_leaking
+        is_unsized = is_cause and one.saves_bytes is None and is_behind
         saves = -(one.saves_bytes or 0)
 
         return one.id not in _FIRST, is_unsized, severity, is_general, saves
