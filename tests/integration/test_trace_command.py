@@ -127,20 +127,6 @@ def test_labels_of_a_step(function: Path) -> None:
     )
 
 
-@pytest.mark.slow  # on a sample: test_samples.py
-def test_accumulators_of_a_custom_step(workbench: Workbench) -> None:
-    result = trace(workbench, "steps.py:make_step")
-    rows = result.allocations
-    sums = rows[
-        rows["variable"].str.startswith("sum") & (rows["dies"] == rows["dies"].max())
-    ]
-    assert set(sums["category"]) == {"optimizer_state"}
-    assert set(sums["role"]) == {"state with a parameter's shape"}
-    assert sums["requested_bytes"].sum() == PARAMETERS
-    sources = {str(source) for source in rows["source"].unique()}
-    assert any("steps.py:" in source for source in sources)
-
-
 @pytest.mark.slow
 def test_a_function_with_a_signature(workbench: Workbench) -> None:
     result = trace(workbench, "ready_made.py:signed")
