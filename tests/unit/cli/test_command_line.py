@@ -55,7 +55,12 @@ def test_an_option_written_wrong_is_corrected() -> None:
 
 OPTIONS = (
     ["--batch-size", "32"],
+    ["--shape", "8"],
     ["--optimizer", "adam"],
+    ["--loss", "mse"],
+    ["--mode", "infer"],
+    ["--dtype-policy", "float32"],
+    ["--jit"],
     ["--no-jit"],
     ["--steps", "3"],
     ["--device", "cpu"],
