@@ -7,8 +7,11 @@ import io
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -329,3 +332,33 @@ def listing(folder: Path) -> set[str]:
         for path in folder.rglob("*")
         if "__pycache__" not in path.parts
     }
+
+
+def wait_until(is_so: Callable[[], object], limit_s: float = 120.0) -> bool:
+    limit = time.monotonic() + limit_s
+    while time.monotonic() < limit:
+        if is_so():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+class PageTags(HTMLParser):
+    """The tags and the text of a page, as a browser sees them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def parse_page(page: str) -> PageTags:
+    tags = PageTags()
+    tags.feed(page)
+    return tags

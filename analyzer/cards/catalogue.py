@@ -44,12 +44,7 @@ def _read_rows(name: str) -> list[dict[str, str]]:
     rows = csv.DictReader(
         (files("analyzer.cards") / name).read_text("utf-8").splitlines()
     )
-    found = []
-
-    for row in rows:
-        found.append({name: value for name, value in row.items() if value})
-
-    return found
+    return [{name: value for name, value in row.items() if value} for row in rows]
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,13 +122,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def all_gpus() -> tuple[Gpu, ...]:
     """Return all cards in the order of the table."""
     limits = {row["compute_capability"]: row for row in _read_rows("architectures.csv")}
-    cards = []
-
-    for row in _read_rows("card_figures.csv"):
-        figures = row | limits[row["compute_capability"]]
-        cards.append(msgspec.convert(figures, Gpu, strict=False))
-
-    return tuple(cards)
+    figures = [
+        row | limits[row["compute_capability"]]
+        for row in _read_rows("card_figures.csv")
+    ]
+    return msgspec.convert(figures, tuple[Gpu, ...], strict=False)
 
 
 def find_gpu(name: str) -> Gpu:

@@ -95,9 +95,8 @@ def _list_cards(search: str) -> CardList:
     if not cards:
         cards = list(gpus_named(search))
 
-    rows = []
-    for card in cards:
-        row = CardRow(
+    rows = [
+        CardRow(
             id=card.id,
             name=card.name,
             nominal_bytes=card.nominal_bytes,
@@ -105,8 +104,8 @@ def _list_cards(search: str) -> CardList:
             limit_bytes=memory_limit(card).bytes,
             compute_capability="" if card.is_amd else card.capability_text,
         )
-
-        rows.append(row)
+        for card in cards
+    ]
 
     following = f"analyze fit keras:ResNet50 --gpu {cards[0].id}"
 

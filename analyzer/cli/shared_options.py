@@ -213,7 +213,11 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
         kind = hints[name]
         if isinstance(kind, type) and is_dataclass(kind):
             groups[name] = kind
-            parameters += _list_fields(kind)
+            own = get_type_hints(kind, include_extras=True)
+            parameters += [
+                _make_parameter(one.name, own[one.name], one.default)
+                for one in fields(kind)
+            ]
         else:
             parameters.append(_make_parameter(name, kind, parameter.default))
 
@@ -231,13 +235,6 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     run.__annotations__ = {one.name: one.annotation for one in parameters}
 
     return run
-
-
-def _list_fields(group: type[Any]) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        _make_parameter(one.name, hints[one.name], one.default) for one in fields(group)
-    ]
 
 
 def _make_parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:

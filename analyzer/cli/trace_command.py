@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -173,7 +172,15 @@ def trace(
     place.check(spec)
 
     if spec.kind is TargetKind.SCRIPT:
-        request = _make_request(spec, chosen, capture, arguments or ())
+        request = WatchRequest(
+            script=spec.path,
+            is_module=capture.module,
+            folder="",
+            arguments=tuple(arguments or ()),
+            steps=SCRIPT_STEPS if chosen.steps is None else chosen.steps,
+            warmup=SCRIPT_WARMUP_STEPS if capture.warmup is None else capture.warmup,
+            options=chosen,
+        )
         view = _choose_view(is_live=capture.live)
         _trace_script(spec, request, place, outputs, what_if=what_if, view=view)
 
@@ -187,24 +194,6 @@ def trace(
     scripts_only = {"warmup": capture.warmup, "live": capture.live}
     options.refuse_options(reason, "Leave it out.", **scripts_only)
     _trace_step(spec, chosen, what_if, place, outputs, capture)
-
-
-def _make_request(
-    spec: TargetSpec,
-    chosen: CaptureOptions,
-    capture: TraceOptions,
-    arguments: Sequence[str],
-) -> WatchRequest:
-    """Return the request to run a script and trace some of its steps."""
-    return WatchRequest(
-        script=spec.path,
-        is_module=capture.module,
-        folder="",
-        arguments=tuple(arguments),
-        steps=SCRIPT_STEPS if chosen.steps is None else chosen.steps,
-        warmup=SCRIPT_WARMUP_STEPS if capture.warmup is None else capture.warmup,
-        options=chosen,
-    )
 
 
 def _capture_options(

@@ -7,6 +7,7 @@ largest card of each kind, at few sizes, and the other cards are judged by the n
 
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 from msgspec.structs import replace as replace_fields
@@ -43,7 +44,7 @@ def fit_all_cards(
     options: CaptureOptions,
     question: FitQuestion,
     progress: Progress,
-    keep: Keep = lambda answer: None,
+    keep: Keep,
 ) -> FitAnswer:
     """Find the largest batch on each card, or on each one with a price; or judge one batch.
 
@@ -69,15 +70,17 @@ def fit_all_cards(
         reached[0] = max(share, reached[0])
         show(stage)
 
+    fit_kind = partial(_fit_kind, options, question, report)
+
     def judge(access: StepAccess, group: list[Gpu]) -> tuple[FitAnswer, Rows]:
         try:
-            return _fit_kind(access, options, question, group, report)
+            return fit_kind(access, group)
         except InputError:
             older = [gpu for gpu in group if gpu.compute_capability[0] < _NEWEST]
             if not older or len(older) == len(group):
                 raise
 
-            return _fit_kind(access, options, question, older, report)
+            return fit_kind(access, older)
 
     with (
         open_accesses(spec, show) as accesses,
@@ -98,11 +101,11 @@ def _kind_of(gpu: Gpu) -> int:
 
 
 def _fit_kind(
-    access: StepAccess,
     options: CaptureOptions,
     question: FitQuestion,
-    cards: list[Gpu],
     report: Progress,
+    access: StepAccess,
+    cards: list[Gpu],
 ) -> tuple[FitAnswer, Rows]:
     """Return the answer for the largest card of one kind, and the rows of all of them."""
     rows: Rows = []

@@ -110,16 +110,6 @@ class FitAnswer(ReportRecord, frozen=True, kw_only=True):
         return self.by == "runs"
 
     @property
-    def is_priced(self) -> bool:
-        """Whether the cards are those of the user's prices."""
-        return bool(self.cards) and self.cards[0].price is not None
-
-    @property
-    def is_largest_known(self) -> bool:
-        """Whether the next larger size was tried and failed."""
-        return self.failing == self.largest + 1
-
-    @property
     def size_of_remedies(self) -> int:
         """The size at which remedies are estimated: the wanted one, else the largest."""
         return self.wanted or max(self.largest, 1)

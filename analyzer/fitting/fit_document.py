@@ -188,7 +188,7 @@ def _describe_point(answer: FitAnswer, point: SizePoint) -> str:
 
 def _card_table(answer: FitAnswer) -> Table:
     columns = [TableColumn("--gpu", "whole", least=24)]
-    if answer.is_priced:
+    if answer.cards[0].price is not None:
         columns.append(TableColumn("per hour", "number"))
 
     columns.append(TableColumn("memory", "bytes"))
@@ -251,7 +251,8 @@ def _state_largest(answer: FitAnswer) -> str:
         smallest = answer.label(answer.failing or 1)
         return f"Not even {answer.noun} {smallest} fits {where}{by}."
 
-    verb = "is the largest that fits" if answer.is_largest_known else "fits"
+    is_largest_known = answer.failing == answer.largest + 1
+    verb = "is the largest that fits" if is_largest_known else "fits"
     failing = "larger ones were not tried"
 
     for point in answer.points:

@@ -50,7 +50,7 @@ def fit_target(
     options: CaptureOptions,
     question: FitQuestion,
     progress: Progress,
-    keep: Keep = lambda answer: None,
+    keep: Keep,
 ) -> FitAnswer:
     """Find the largest size of a target's step under a limit; start at the options' batch size."""
     reached = [0.0]

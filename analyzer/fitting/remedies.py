@@ -330,14 +330,14 @@ def save_remedies(
 ) -> Result:
     """Return an estimate with remedies, and save the changed report in its folder."""
     known = {one.id: one.saves_bytes for one in remedies if one.saves_bytes is not None}
-    findings = []
-    for finding in result.report.findings:  # one number for one change: the run's
-        saves_bytes = known.get(remedy_of(finding), finding.saves_bytes)
-        findings.append(replace(finding, saves_bytes=saves_bytes))
-
+    # one number for one change: the run's
+    findings = tuple(
+        replace(one, saves_bytes=known.get(remedy_of(one), one.saves_bytes))
+        for one in result.report.findings
+    )
     report = replace_fields(
         result.report,
-        findings=tuple(findings),
+        findings=findings,
         remedies=tuple(remedies),
     )
     return save_report(replace(result, report=add_answer(report)), folder)

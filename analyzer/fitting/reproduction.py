@@ -14,7 +14,6 @@ from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.step_access import access_target, make_workplace
 from analyzer.model.contract.capture_request import CaptureOptions, Progress, TargetSpec
 from analyzer.model.contract.oom_file import OomFailure, Reproduction
-from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.errors import StepOutOfMemory
 from analyzer.model.units import format_bytes
 from analyzer.oom import read_oom_log
@@ -76,9 +75,14 @@ def reproduce(
             return found
 
         trial = RemedyTrial(access, options, limit_bytes, progress)
-        remedies = _find_remedies(trial, capture_once())
+        captured = capture_once()
+        plans = plan_remedies(options, read_run(captured / RUN_FILE))
+        names = [one.id for one in plans if one.kind not in _OTHER_TRAINING]
+        remedies = try_remedies(trial, names, captured) if names else ()
 
-    return structs.replace(found, remedies=remedies)
+    # the changes with which the step runs under the limit
+    fitting = tuple(one for one in remedies if one.fits)
+    return structs.replace(found, remedies=fitting)
 
 
 def _agrees(found: Reproduction) -> bool:
@@ -93,7 +97,11 @@ def _compare(
         return Reproduction(fails=False)
 
     pairs = [
-        (_is_same_op(one, other), _is_same_request(one, other), one)
+        (
+            _name_op(one) == _name_op(other) != "",
+            _is_same_request(one, other),
+            one,
+        )
         for other in logged
         for one in failures
     ]
@@ -154,25 +162,9 @@ def _measure_history(captured: Path, logged: OomFailure) -> int:
     return max(logged.in_use_bytes - int(before.max()), 0)
 
 
-def _find_remedies(trial: RemedyTrial, captured: Path) -> tuple[StepRemedy, ...]:
-    """Return the changes with which the captured step runs under the limit of the trial."""
-    plans = plan_remedies(trial.options, read_run(captured / RUN_FILE))
-    names = [one.id for one in plans if one.kind not in _OTHER_TRAINING]
-    if not names:
-        return ()
-
-    remedies = try_remedies(trial, names, captured)
-    return tuple(one for one in remedies if one.fits)
-
-
 def _name_op(failure: OomFailure) -> str:
     name = failure.op or failure.requested_by or ""
     return name.removeprefix(_CALL)
-
-
-def _is_same_op(failure: OomFailure, logged: OomFailure) -> bool:
-    name = _name_op(failure)
-    return bool(name) and name == _name_op(logged)
 
 
 def _is_same_request(failure: OomFailure, logged: OomFailure) -> bool:

@@ -65,12 +65,9 @@ def write_diff(path: Path, before: str, after: str) -> str:
 
     new = _LINE.findall(after)
     end = "\n\\ No newline at end of file\n"
-    parts = []
+    lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
 
-    for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"):
-        parts.append(line if line.endswith("\n") else line + end)
-
-    return "".join(parts)
+    return "".join(line if line.endswith("\n") else line + end for line in lines)
 
 
 def estimate_edited(
@@ -194,7 +191,13 @@ def run_edits(
 
     text = file.read_text("utf-8")
     number = int(place[2])
-    edits = list(_edit_line(text, number, finding.id))
+    edits = [
+        _splice(text, part, new)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.expr)
+        and (node.lineno, node.end_lineno) == (number, number)
+        for part, new in _EDITS[finding.id](node)
+    ]
 
     for count, edited in enumerate(edits[:_MOST_EDITS]):
         name = f"{finding.id}-{number}-{count}"
@@ -204,18 +207,6 @@ def run_edits(
             continue
 
         yield after, write_diff(file, text, edited)
-
-
-def _edit_line(text: str, number: int, cause: str) -> Iterator[str]:
-    """Yield a file with each edit of a line for a cause; a node over several lines has none."""
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.expr):
-            continue
-        if (node.lineno, node.end_lineno) != (number, number):
-            continue
-
-        for part, new in _EDITS[cause](node):
-            yield _splice(text, part, new)
 
 
 def _add_axes(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:

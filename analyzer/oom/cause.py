@@ -141,11 +141,11 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
         "asked": "TensorFlow had asked for {} at once",
     }
 
-    figures = []
-
-    for name, phrase in phrases.items():
-        if name in printed:
-            figures.append(phrase.format(format_bytes(printed[name].middle)))
+    figures = [
+        phrase.format(format_bytes(printed[name].middle))
+        for name, phrase in phrases.items()
+        if name in printed
+    ]
 
     return cause, f"{': '.join(filter(None, [title, ', '.join(figures)]))}."
 
@@ -347,11 +347,11 @@ _PARTS = {
 def _describe_plan(failure: LoggedFailure) -> Iterator[str]:
     """Yield the part of a compiled step that was requested, if XLA's table shows one of its size."""
     size = failure.asked.requested_bytes if failure.asked else 0
-    equal = []
-
-    for name in _PARTS:
-        if math.isclose(failure.plan_sums.get(name, 0), size, rel_tol=0.01):
-            equal.append(name)
+    equal = [
+        name
+        for name in _PARTS
+        if math.isclose(failure.plan_sums.get(name, 0), size, rel_tol=0.01)
+    ]
 
     if len(equal) == 1:
         yield (

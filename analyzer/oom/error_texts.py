@@ -366,21 +366,16 @@ def _name_cause(
 
 def _add_figures(failure: LoggedFailure, text: str) -> bool:
     """Add the figures of a line; return whether there are any."""
-    figures = _read_figures(failure.other_cause, text)
-    failure.printed = figures | failure.printed
-    failure.size = failure.printed.get("request")
-
-    return bool(figures)
-
-
-def _read_figures(name: str, text: str) -> dict[str, Range]:
     figures: dict[str, Range] = {}
 
-    for match in FACTS[name].finditer(text):
+    for match in FACTS[failure.other_cause].finditer(text):
         for group, printed in match.groupdict().items():
             unit = "KiB" if group.startswith("kib_") else ""
             size = parse_size(f"{printed}{unit}")
             if size is not None and size.low < 1 << 50:  # more is damage
                 figures.setdefault(_AFFIXES.sub("", group), size)
 
-    return figures
+    failure.printed = figures | failure.printed
+    failure.size = failure.printed.get("request")
+
+    return bool(figures)

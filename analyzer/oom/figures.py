@@ -128,10 +128,10 @@ def sizes_in_use(failure: LoggedFailure) -> list[OomSize]:
     if not counts:
         counts = Counter(size for _, size, is_used in failure.chunks if is_used)
 
-    sizes = []
-
-    for size, count in counts.items():
-        sizes.append(OomSize(size, count, size * count, size == requested_bytes))
+    sizes = [
+        OomSize(size, count, size * count, size == requested_bytes)
+        for size, count in counts.items()
+    ]
 
     return sorted(sizes, key=lambda size: (-size.total_bytes, size.size_bytes))
 

@@ -141,10 +141,7 @@ def _split_at_prefixes(text: str, number: int) -> Iterator[LogLine]:
 
 
 def _unescape(raw: bytes) -> bytes:
-    if b"\\" in raw:
-        return _ESCAPE.sub(_plain_character, raw)
-
-    return raw
+    return _ESCAPE.sub(_plain_character, raw)
 
 
 def _plain_character(match: re.Match[bytes]) -> bytes:

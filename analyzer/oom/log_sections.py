@@ -326,11 +326,15 @@ def _list_figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
 
 
 def _list_sizes(failure: OomFailure) -> Table:
-    rows = []
-
-    for row in failure.sizes[:_MOST_ROWS]:
-        note = "requested size" if row.is_asked else ""
-        rows.append((row.count, row.size_bytes, row.total_bytes, note))
+    rows = [
+        (
+            row.count,
+            row.size_bytes,
+            row.total_bytes,
+            "requested size" if row.is_asked else "",
+        )
+        for row in failure.sizes[:_MOST_ROWS]
+    ]
 
     left = len(failure.sizes) - _MOST_ROWS
     caption = f"{left:,} other sizes: see the JSON." if left > 0 else ""
@@ -342,10 +346,9 @@ def _list_buffers(plan: OomPlan) -> tuple[Table, Table]:
     sums = Table((TableColumn("part"), _SIZE), tuple(plan.sums_bytes.items()))
     shape = TableColumn("shape", least=14, rank=1)
     owner = TableColumn("buffer of", "path", least=20)
-    rows = []
-
-    for buffer in plan.buffers[:_MOST_ROWS]:
-        name = buffer.operator or buffer.label
-        rows.append((buffer.size_bytes, buffer.shape, name))
+    rows = [
+        (buffer.size_bytes, buffer.shape, buffer.operator or buffer.label)
+        for buffer in plan.buffers[:_MOST_ROWS]
+    ]
 
     return sums, Table((_SIZE, shape, owner), tuple(rows))

@@ -14,7 +14,6 @@ from msgspec import field
 
 from analyzer.model.contract.child_messages import AllocatorFigures
 from analyzer.model.contract.fields import Lengths, ReportRecord
-from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
 from analyzer.report.output_files import ReportOutput
 from analyzer.report.render.sections import (
@@ -93,11 +92,20 @@ def device() -> DeviceReport:
 
 def read_machine(allocators: Sequence[AllocatorFigures] = ()) -> DeviceReport:
     """Return the driver's figures of this machine's cards, beside those of TensorFlow's allocators."""
+    import pynvml as nvml
+
     notes = tuple(_describe_pool(one) for one in allocators)
     try:
-        cards = _read_cards(allocators)
-    except InputError as error:
-        return DeviceReport(DeviceFile(headline=error.message, notes=notes))
+        nvml.nvmlInit()
+        indices = range(nvml.nvmlDeviceGetCount())
+        # NVML uses no memory of a card
+        cards = tuple(_divide_card(nvml, index, allocators) for index in indices)
+    except nvml.NVMLError as error:
+        headline = f"NVIDIA's driver finds no GPU here: {error}."
+        return DeviceReport(DeviceFile(headline=headline, notes=notes))
+    finally:
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
 
     total = sum(card.total_bytes for card in cards)
     free = sum(card.rows[-1].size_bytes for card in cards)
@@ -131,22 +139,6 @@ def build_sections(document: DeviceFile) -> Document:
         sections=tuple(sections),
         next_command=document.next_command if sections else "",
     )
-
-
-def _read_cards(allocators: Sequence[AllocatorFigures]) -> tuple[CardAccount, ...]:
-    """Return this machine's cards; NVML uses no memory of a card."""
-    import pynvml as nvml
-
-    try:
-        nvml.nvmlInit()
-
-        indices = range(nvml.nvmlDeviceGetCount())
-        return tuple(_divide_card(nvml, index, allocators) for index in indices)
-    except nvml.NVMLError as error:
-        raise InputError(f"NVIDIA's driver finds no GPU here: {error}.") from None
-    finally:
-        with contextlib.suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()
 
 
 def _divide_card(

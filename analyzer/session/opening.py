@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -353,9 +353,9 @@ def read_host(request: tuple[str, str]) -> list[HostRow]:
     return rows
 
 
-def _make_row(path: Path, **fields: object) -> HostRow:
-    row = HostRow(host=path.name.split(".xplane")[0], file=path.name)
-    return structs.replace(row, **fields)
+def _make_row(path: Path, **fields: Any) -> HostRow:
+    host = path.name.split(".xplane")[0]
+    return HostRow(host=host, file=path.name, **fields)
 
 
 def _list_warnings(rows: Sequence[HostRow]) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import COMMAND, listing
+from builders import COMMAND, listing, wait_until
 
 pytestmark = [
     pytest.mark.tf,
@@ -103,10 +103,8 @@ class Place:
                 continue
         return found
 
-    def wait_for(
-        self, process: subprocess.Popen[bytes], text: str, what: str = "log"
-    ) -> None:
-        """Wait until the child's log, or the progress that it told, has a text."""
+    def wait_for(self, process: subprocess.Popen[bytes], text: str) -> None:
+        """Wait until the child's log has a text."""
         limit = time.monotonic() + 600
         while time.monotonic() < limit and process.poll() is None:
             for log in self.folder.rglob("capture.log"):
@@ -126,10 +124,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         if process.poll() is None:
             process.kill()
             process.communicate()
-    limit = time.monotonic() + 120
-    while place.strays() and time.monotonic() < limit:
-        time.sleep(0.1)
-    assert place.strays() == []
+    assert wait_until(lambda: not place.strays()), place.strays()
 
 
 CRASHES = {
@@ -223,12 +218,7 @@ def test_kill_9_of_the_command(place: Place) -> None:
     place.wait_for(process, "traced")
     process.kill()
     process.communicate()
-    limit = time.monotonic() + 120
-    while (
-        place.strays() or len(listing(place.folder)) > 1
-    ) and time.monotonic() < limit:
-        time.sleep(0.1)
-    assert place.strays() == []
+    assert wait_until(lambda: not place.strays() and len(listing(place.folder)) == 1)
     assert listing(place.folder) == {"t.py"}
 
 

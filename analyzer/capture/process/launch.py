@@ -352,10 +352,13 @@ def capture_unrun(
     check_packages()
     from analyzer.capture.graph.estimate_capture import capture_graph
 
-    def run(make: Callable[[], Program], folder: Path) -> Captured:
-        return capture_graph(make, report_nothing, options)
-
-    return _capture_here(target, options, out, run, force=force)
+    return _capture_here(
+        target,
+        options,
+        out,
+        lambda make, folder: capture_graph(make, report_nothing, options),
+        force=force,
+    )
 
 
 def _capture_here(

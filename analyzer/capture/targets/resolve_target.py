@@ -74,7 +74,7 @@ def _load(spec: TargetSpec, options: CaptureOptions) -> Any:
         case TargetKind.SAVED_MODEL:
             return _load_saved_model(spec, options)
 
-    return _load_from_code(spec, options)
+    return _load_from_code(spec)
 
 
 def make_program(
@@ -184,10 +184,11 @@ def _check_policy(program: step_program.Program, text: str, policy: str) -> None
     for model in program.models:
         layers += get_layers(model)
 
-    policies = set()
-    for layer in layers or find_live_objects(keras.Layer):
-        if get_own_weights(layer):
-            policies.add(str(layer.dtype_policy.name))
+    policies = {
+        str(layer.dtype_policy.name)
+        for layer in layers or find_live_objects(keras.Layer)
+        if get_own_weights(layer)
+    }
 
     if policy not in policies:
         found = ", ".join(sorted(policies))
@@ -276,7 +277,7 @@ def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
         raise TargetError(message, hint=hint) from error
 
 
-def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
+def _load_from_code(spec: TargetSpec) -> Any:
     with _convert_errors(spec.path), run_setup_on_host():
         load = _import_file if spec.kind is TargetKind.FILE else _import_module
         module = load(spec)

@@ -207,10 +207,10 @@ def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
         axes[name] = None if spec.shape is None else tuple(spec.shape)
 
     shapes = fill_shapes(axes, options)
-    parts = []
-
-    for spec in tf.nest.flatten(structure):
-        parts.append(make_part(shapes[str(spec.name)], spec.dtype))
+    parts = [
+        make_part(shapes[str(spec.name)], spec.dtype)
+        for spec in tf.nest.flatten(structure)
+    ]
 
     batch_size = parts[0].shape[0] if parts[0].shape else None
 

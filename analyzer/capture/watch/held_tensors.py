@@ -243,11 +243,13 @@ class GrowthCheck:
             return
 
         self._next_step = 2 * step
-        rows = []
-
-        for row in find_holders(_find_new_tensors(self._before), HolderSearch(frame)):
-            if row.count >= _MIN_LATER and (row.grows or row.bound):
-                rows.append(row)
+        rows = [
+            row
+            for row in find_holders(
+                _find_new_tensors(self._before), HolderSearch(frame)
+            )
+            if row.count >= _MIN_LATER and (row.grows or row.bound)
+        ]
 
         # after the program's end, its functions' names are gone
         if rows or not self.held:

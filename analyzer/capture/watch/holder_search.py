@@ -78,7 +78,11 @@ class HolderSearch:
         self._cells = list_cells()
         self._modules = self._find_modules()
         self._holders: dict[tuple[Any, ...], HeldTensors] = {}
-        globals_ = list(self._list_globals())
+        globals_ = [
+            Link(value, None, variable, "the global {} `{}`", file)
+            for name, file in self._modules.items()
+            for variable, value in list(vars(sys.modules[name]).items())
+        ]
 
         locals_ = _list_stack_names(frame)
         frames = sys._current_frames()
@@ -88,7 +92,10 @@ class HolderSearch:
             locals_ += _list_stack_names(innermost)
 
         # Objects of the user's classes that only libraries hold, such as callbacks of ``fit``.
-        classes = self._find_classes()
+        kinds = {id(kind): kind for kind in map(type, gc.get_objects())}
+        classes = tuple(
+            kind for kind in kinds.values() if kind.__module__ in self._modules
+        )
         objects = [Link(one) for one in find_live_objects(classes)] if classes else []
         self._roots = [globals_, locals_, objects]
         self._links = self._walk()
@@ -104,17 +111,6 @@ class HolderSearch:
                 modules[name] = file
 
         return modules
-
-    def _list_globals(self) -> Iterator[Link]:
-        for name, file in self._modules.items():
-            for variable, value in list(vars(sys.modules[name]).items()):
-                yield Link(value, None, variable, "the global {} `{}`", file)
-
-    def _find_classes(self) -> tuple[type, ...]:
-        kinds = {id(kind): kind for kind in map(type, gc.get_objects())}
-        return tuple(
-            kind for kind in kinds.values() if kind.__module__ in self._modules
-        )
 
     def _walk(self) -> list[Link]:
         """Return a link to each object; globals come before locals, which hold it for less long."""

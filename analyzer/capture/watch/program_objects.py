@@ -68,7 +68,10 @@ class ProgramObjects:
         """
         dataset, *options = args
         before = self._stage_of.get(dataset)
-        where = _format_own_line(frame)
+        where = ""
+        if frame is not None and is_own(frame.f_code.co_filename):
+            where = format_line(frame)
+
         in_file = kind == "cache" and any(
             isinstance(one, str) and one for one in options
         )
@@ -196,14 +199,6 @@ class ProgramObjects:
             del alive
 
         return rows
-
-
-def _format_own_line(frame: FrameType | None) -> str:
-    """Return ``file:line`` of a frame of the user's code; "" for other frames."""
-    if frame is None or not is_own(frame.f_code.co_filename):
-        return ""
-
-    return format_line(frame)
 
 
 def _count_elements(dataset: Any) -> int | None:

@@ -175,11 +175,6 @@ class StepTrace:
 
         return must_close
 
-    @property
-    def is_prevented(self) -> bool:
-        """Whether the program's own profile prevents a trace of the steps."""
-        return self.captured is None and not self.is_open
-
     # The steps
 
     def open(self, record: FunctionRecord | None, *, least: int = 1) -> None:

@@ -165,7 +165,7 @@ class FunctionLedger:
             concrete += list_concrete_functions(function)
 
         for one in concrete:
-            for constant in _list_constants(collect_graphs(one.graph), _LARGE_BYTES):
+            for constant in _list_constants(collect_graphs(one.graph)):
                 key = constant.where, constant.name
                 copies = found[key].copies if key in found else 0
                 found[key] = replace(constant, copies=copies + 1)
@@ -173,7 +173,7 @@ class FunctionLedger:
         return list(found.values())
 
 
-def _list_constants(graphs: list[Any], least_bytes: int) -> Iterator[LargeConstant]:
+def _list_constants(graphs: list[Any]) -> Iterator[LargeConstant]:
     for graph in graphs:
         for op in graph.get_operations():
             if op.type != "Const":
@@ -182,7 +182,7 @@ def _list_constants(graphs: list[Any], least_bytes: int) -> Iterator[LargeConsta
             value = op.outputs[0]
             size_bytes = (value.shape.num_elements() or 0) * value.dtype.size
 
-            if size_bytes >= least_bytes:
+            if size_bytes >= _LARGE_BYTES:
                 yield LargeConstant(
                     kind="graph",
                     where=find_op_line(op),

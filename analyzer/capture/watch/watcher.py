@@ -199,19 +199,6 @@ class Watcher:
         with collect_executed_graphs(partitions):
             result = call(function, *args, **kwargs)
 
-        self._note_call(function, args, kwargs, traces, gradients)
-
-        return result
-
-    def _note_call(
-        self,
-        function: Any,
-        args: Arguments,
-        kwargs: dict[str, Any],
-        traces: int,
-        gradients: int,
-    ) -> None:
-        """Count a call; before it there were ``traces`` of the function and ``gradients``."""
         record = self.functions.get_record(function)
         record.calls += 1
         added = function.experimental_get_tracing_count() - traces
@@ -227,6 +214,8 @@ class Watcher:
 
         rank = StepRank.TRAINS if record.trains else StepRank.COMPUTES
         self._count(id(record), rank, record)
+
+        return result
 
     def call_optimizer(
         self,
@@ -323,7 +312,7 @@ class Watcher:
             if self.trace.is_open:
                 if not self.trace.next_step():
                     self._close_trace()
-            elif self.trace.is_prevented and not self._is_over.is_set():
+            elif self.trace.captured is None and not self._is_over.is_set():
                 self._open_trace(key, record)
 
             if self.readings.read(count):

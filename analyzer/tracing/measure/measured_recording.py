@@ -95,7 +95,7 @@ def open_measured(
     *,
     host: str = "",
     allocator: str = "",
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Recording:
     """Read the trace at ``path`` (a file, a run folder or a logdir).
 

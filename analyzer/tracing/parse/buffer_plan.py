@@ -8,7 +8,7 @@ schedule. Other allocations (parameters, constants, thread-local buffers) are ou
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -119,17 +119,15 @@ class _Module:
                 if one.opcode == b"parameter" and computation.id == self._entry:
                     self._arguments.add(one.id)
 
-        self._buffers = dict(self._find_buffers())
-
-    def _find_buffers(self) -> Iterator[tuple[int, tuple[Any, tuple[int, ...]]]]:
-        """Yield each logical buffer, the instruction that makes it, and its index in a tuple."""
         by_name = {one.name: one for one in self._instructions.values()}
 
+        # each logical buffer with the instruction that makes it, and its index in a tuple
+        self._buffers: dict[int, tuple[Any, tuple[int, ...]]] = {}
         for buffer in self._assignment.logical_buffers:
             place = buffer.defined_at
             name = place.instruction_name
             maker = by_name[name] if name else self._instructions[place.instruction_id]
-            yield buffer.id, (maker, tuple(place.shape_index))
+            self._buffers[buffer.id] = (maker, tuple(place.shape_index))
 
     def plan(self) -> BufferPlan:
         """Return the memory plan."""
@@ -140,20 +138,17 @@ class _Module:
             made = [self._instructions[number] for number in root.operand_ids]
 
         results = {self._find_maker(one, ()) for one in made}
-        regions = []
-
-        for allocation in sorted(
-            self._assignment.buffer_allocations,
-            key=lambda one: one.index,
-        ):
+        allocations = [
+            one
+            for one in self._assignment.buffer_allocations
             if not (
-                allocation.is_entry_computation_parameter
-                or allocation.is_constant
-                or allocation.is_thread_local
-            ):
-                regions.append(self._make_region(allocation, results))
-
-        return tuple(regions)
+                one.is_entry_computation_parameter
+                or one.is_constant
+                or one.is_thread_local
+            )
+        ]
+        allocations.sort(key=lambda one: one.index)
+        return tuple(self._make_region(one, results) for one in allocations)
 
     def _find_maker(
         self,

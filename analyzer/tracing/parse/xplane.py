@@ -88,7 +88,7 @@ class RawTrace:
 def read_trace(
     path: Path,
     *,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> RawTrace:
     """Read one ``.xplane.pb`` or ``.xplane.pb.gz``; ``progress`` gets the share done, 0 to 1.
 
@@ -100,7 +100,7 @@ def read_trace(
         if content.lstrip()[:1] == b"{":
             from analyzer.tracing.parse.memory_profile import read_memory_profile
 
-            empty = _Reading(PlainSpace(), lambda share: None).trace()
+            empty = _Reading(PlainSpace(), progress).trace()
             return replace(empty, events=read_memory_profile(content))
 
         space = PlainSpace.FromString(content)
@@ -111,7 +111,7 @@ def read_trace(
                 hint="Expected the .xplane.pb of tf.profiler; repeat the trace.",
             )
 
-        raw = _Reading(space, progress or (lambda share: None)).trace()
+        raw = _Reading(space, progress).trace()
     except DecodeError:
         raise TraceError(
             f"{path} is not a profiler trace, or is truncated.",

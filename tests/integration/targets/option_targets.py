@@ -78,12 +78,6 @@ class Passing(keras.Model):
         return {"loss": loss}
 
 
-class OwnCompile(Passing):
-    def compile(self, steps):
-        super().compile()
-        self.steps = steps
-
-
 def step():
     trained = network()
     optimizer = keras.optimizers.Adam()

@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 HEAD = """
@@ -56,15 +54,6 @@ class Mark:
             if self.text.encode() in words and state not in "ZX":
                 found.append(int(folder.name))
         return found
-
-
-def wait_until(is_so: Callable[[], object], limit_s: float = 120.0) -> bool:
-    limit = time.monotonic() + limit_s
-    while time.monotonic() < limit:
-        if is_so():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 PARENT = """

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from builders import ROOT
+from builders import ROOT, wait_until
 
 sys.path.insert(0, str(Path(__file__).parent))
-from children import Mark, parent, wait_until
+from children import Mark, parent
 
 from analyzer.capture.process.child_process import Child, end_with_parent
 from analyzer.model.contract.child_messages import (
@@ -53,7 +53,6 @@ ENDS = {
     "well": ("done()", [CaptureDone()], 0),
     "with a status": ("stage('a'); os._exit(3)", [StageBegun("a", 0.0)], 3),
     "by a signal": ("os.kill(os.getpid(), signal.SIGSEGV)", [], -signal.SIGSEGV),
-    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", [], -signal.SIGKILL),
     "nonsense": (
         r"os.write(1, b'{\n[1]\nnull\n\xff\n{}\n'); say('said'); say('stage', stage=1); "
         "done(); os.write(1, b'{')",

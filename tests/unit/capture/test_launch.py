@@ -10,10 +10,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from builders import Ended, analyze, listing
+from builders import Ended, analyze, listing, wait_until
 
 sys.path.insert(0, str(Path(__file__).parent))
-from children import Mark, wait_until
+from children import Mark
 
 from analyzer.capture.process import launch
 

@@ -21,53 +21,43 @@ from analyzer.model.errors import InputError
 MIB = 1024**2
 
 
+# "Created device ... with N MB memory" in public logs of TensorFlow 2.17 and later.
+NVIDIA_LOGS = {
+    "t4": (13757, 13840, 13942),
+    "v100-16gb-sxm": (14784,),
+    "a100-40gb-sxm": (38482,),
+    "h100-80gb-sxm": (78763,),
+    "l4": (20967,),
+    "rtx-3090": (22446, 22322),
+}
+# The same line in public logs of TensorFlow-ROCm 2.9 to 2.20.
+AMD_LOGS = {
+    "mi60": (32252,),  # "Vega 20"
+    "mi210": (63950,),
+    "mi250x": (63592, 63828),
+    "rx-5700": (7676,),
+    "rx-6600-xt": (7556,),
+    "rx-6700-xt": (11772,),
+    "rx-7600": (7404,),
+    "rx-7800-xt": (14643,),
+    "rx-7900-xtx": (23448, 23466, 23470, 23512, 23986),
+    "rx-9060-xt-16gb": (14518,),
+}
+
+
 @pytest.mark.parametrize(
-    ("card", "logged_mib"),
-    [
-        # "Created device ... with N MB memory" in public logs of TensorFlow 2.17 and later.
-        ("t4", (13757, 13840, 13942)),
-        ("v100-16gb-sxm", (14784,)),
-        ("a100-40gb-sxm", (38482,)),
-        ("h100-80gb-sxm", (78763,)),
-        ("l4", (20967,)),
-        ("rtx-3090", (22446, 22322)),
-    ],
+    ("logs", "share"), [(NVIDIA_LOGS, 0.02), (AMD_LOGS, 0.09)], ids=["nvidia", "amd"]
 )
 def test_the_limit_is_what_tensorflow_logged(
-    card: str, logged_mib: tuple[int, ...]
+    logs: dict[str, tuple[int, ...]], share: float
 ) -> None:
-    limit = memory_limit(find_gpu(card))
-    assert limit.bytes in limit.range
-    for logged in logged_mib:
-        assert limit.range.low <= (logged + 1) * MIB
-        assert logged * MIB <= limit.range.high
-        assert limit.bytes == pytest.approx(logged * MIB, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("card", "logged_mib"),
-    [
-        # The same line in public logs of TensorFlow-ROCm 2.9 to 2.20.
-        ("mi60", (32252,)),  # "Vega 20"
-        ("mi210", (63950,)),
-        ("mi250x", (63592, 63828)),
-        ("rx-5700", (7676,)),
-        ("rx-6600-xt", (7556,)),
-        ("rx-6700-xt", (11772,)),
-        ("rx-7600", (7404,)),
-        ("rx-7800-xt", (14643,)),
-        ("rx-7900-xtx", (23448, 23466, 23470, 23512, 23986)),
-        ("rx-9060-xt-16gb", (14518,)),
-    ],
-)
-def test_the_limit_of_an_amd_card_covers_the_logs(
-    card: str, logged_mib: tuple[int, ...]
-) -> None:
-    limit = memory_limit(find_gpu(card))
-    for logged in logged_mib:
-        assert limit.range.low <= (logged + 1) * MIB
-        assert logged * MIB <= limit.range.high
-        assert limit.bytes == pytest.approx(logged * MIB, rel=0.09)
+    for card, logged_mib in logs.items():
+        limit = memory_limit(find_gpu(card))
+        assert limit.bytes in limit.range
+        for logged in logged_mib:
+            assert limit.range.low <= (logged + 1) * MIB, card
+            assert logged * MIB <= limit.range.high, card
+            assert limit.bytes == pytest.approx(logged * MIB, rel=share), card
 
 
 # The same line in public logs of cards with a display, on Windows, in WSL, or idle.

@@ -57,30 +57,19 @@ def empty_folder(folder: Path) -> Path:
     return folder / "logs"
 
 
-def damaged_note(folder: Path) -> Path:
-    shutil.copytree(sample_folder("infer"), folder / "run")
-    (folder / "run" / "run.json").write_text(
-        '{"schema_version": 1, "variables": [{"path"'
-    )
-    return folder / "run"
+def with_note(text: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        shutil.copytree(sample_folder("infer"), folder / "run")
+        (folder / "run" / "run.json").write_text(text)
+        return folder / "run"
+
+    return make
 
 
 def damaged_graph(folder: Path) -> Path:
     shutil.copytree(sample_folder("infer"), folder / "run")
     packed = (folder / "run" / "graph.json.gz").read_bytes()
     (folder / "run" / "graph.json.gz").write_bytes(packed[:500])
-    return folder / "run"
-
-
-def newer_note(folder: Path) -> Path:
-    shutil.copytree(sample_folder("infer"), folder / "run")
-    (folder / "run" / "run.json").write_text('{"schema_version": 99}')
-    return folder / "run"
-
-
-def nested_note(folder: Path) -> Path:
-    shutil.copytree(sample_folder("infer"), folder / "run")
-    (folder / "run" / "run.json").write_text("[" * 100_000)
     return folder / "run"
 
 
@@ -113,16 +102,19 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "folder without a trace": (empty_folder, "holds no trace"),
     "an image": (write(b"\x89PNG\r\n", "a.png"), "is neither a model nor a trace"),
     "a log": (write(b"ran out of memory", "a.log"), "explains a log"),
-    "a report": (write(b"{}", "a.json"), "give the run folder"),
+    "a report": (write(b"{}", "a.json"), "Give its run folder"),
     "a dot for a colon": (
         lambda folder: write(b"", "m.py")(folder) and Path("m.build"),
         "m.py:build?",
     ),
     "a bare name": (lambda folder: Path("resnet50"), "keras:resnet50"),
-    "damaged note": (damaged_note, "is damaged"),
+    "damaged note": (
+        with_note('{"schema_version": 1, "variables": [{"path"'),
+        "is damaged",
+    ),
     "damaged graph": (damaged_graph, "is damaged"),
-    "newer note": (newer_note, "newer version"),
-    "deeply nested note": (nested_note, "is damaged"),
+    "newer note": (with_note('{"schema_version": 99}'), "newer version"),
+    "deeply nested note": (with_note("[" * 100_000), "is damaged"),
     "lost note": (lost_note, "is a run folder without run.json. Copy the whole folder"),
 }
 
@@ -196,14 +188,11 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "shape": (["--shape", "image=a,b"], "is not a shape"),
     "shape of nothing": (["--shape", "image=0,3"], "every axis is at least 1"),
     "max peak": (["--max-peak", "lots"], "is not a size"),
-    "limit": (["--limit", "lots"], "is not a size"),
     "html in no folder": (
         ["--html", "no/where/a.html"],
         "There is no folder no/where.",
     ),
     "json is a folder": (["--json", "."], "is a folder"),
-    "csv in no folder": (["--csv", "no/a.csv"], "There is no folder no."),
-    "graph in no folder": (["--graph", "no/a.json"], "There is no folder no."),
     "host": (["--host", "other"], "The run has no host 'other'."),
     "allocator": (["--allocator", "other"], "It has bfc_cpu_allocator_for_gpu."),
 }
@@ -220,7 +209,6 @@ def test_options(options: list[str], says: str, folder: Path) -> None:
     [
         (["--batch-size", "0"], "'--batch-size': "),
         (["--gpu", "t4,,t4"], "--gpu t4,,t4 has an empty name."),
-        (["--host", "a"], "Leave it out, or open the trace afterwards."),
     ],
 )
 def test_options_of_a_capture(options: list[str], says: str, folder: Path) -> None:
@@ -276,9 +264,6 @@ def test_a_folder_that_cannot_be_made(folder: Path) -> None:
     assert_refused(
         analyze("trace", "keras:VGG16", "--out", "/proc/no/out"), "cannot be written"
     )
-    done = analyze("trace", sample_folder("infer"), "--html", "/proc/a.html")
-    assert done.code == 2
-    assert "cannot be written" in done.err
     assert listing(folder) == set()
 
 
@@ -288,16 +273,6 @@ def test_a_graph_of_a_run_without_one(folder: Path) -> None:
     )
     assert_refused(done, "no graph")
     assert listing(folder) == set()
-
-
-def test_a_limit_on_the_peak(folder: Path) -> None:
-    within = analyze("trace", sample_folder("infer"), "--max-peak", "1GiB", "--quiet")
-    assert (within.code, within.err) == (0, "")
-    assert "is within the limit of 1.00 GiB" in within.out
-    over = analyze("trace", sample_folder("infer"), "--max-peak", "1MiB", "--quiet")
-    assert over.code == 3
-    assert over.err.count("\n") == 1
-    assert "is above the limit of 1.00 MiB" in over.err
 
 
 def test_an_old_run_that_ran_out_of_memory_opens_without_an_error(folder: Path) -> None:

@@ -83,13 +83,8 @@ def test_a_trace_takes_no_option_of_a_capture(option: list[str], folder: Path) -
     [
         (["trace", "SAMPLE", "--out", "x"], "--out cannot be used: "),
         (["trace", "keras:VGG16", "--host", "a"], "--host cannot be used with"),
-        (
-            ["trace", "keras:VGG16", "--allocator", "a"],
-            "--allocator cannot be used with",
-        ),
         (["trace", "keras:VGG16", "--no-save", "--out", "x"], "exclude each other"),
         (["trace", "SAMPLE", "--limit", "8"], "Write it as 8GiB or 8MiB."),
-        (["trace", "SAMPLE", "--max-peak", "10.5"], "Write it as 10.5GiB or 10.5MiB."),
         (
             ["diff", "SAMPLE", "SAMPLE", "--fail-on-increase", "5"],
             "Write it as 5% or 5MiB.",

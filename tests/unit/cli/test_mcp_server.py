@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
 import pytest
-from builders import COMMAND, analyze, sample_folder
+from builders import COMMAND, analyze, sample_folder, wait_until
 
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
@@ -107,7 +106,7 @@ def test_a_cancelled_call_leaves_no_process(tmp_path: Path) -> None:
         return process
 
     process = with_client(cancel)
-    assert wait_until_gone(process)
+    assert wait_until(lambda: is_gone(process))
 
 
 @pytest.mark.parametrize("ending", ["close", "SIGTERM", "SIGKILL"])
@@ -129,7 +128,7 @@ def test_an_ended_server_leaves_no_process(ending: str, tmp_path: Path) -> None:
             server.send_signal(signal.Signals[ending])
 
         assert server.wait(600) == codes[ending]
-        assert wait_until_gone(process)
+        assert wait_until(lambda: is_gone(process))
 
 
 def messages_to_call(tool: str, arguments: dict[str, str]) -> list[dict[str, Any]]:
@@ -157,22 +156,16 @@ def write_endless_script(folder: Path) -> Path:
 
 
 def wait_for_start(folder: Path) -> int:
-    until = time.monotonic() + 600
-    while time.monotonic() < until:
-        if (folder / "pid").exists() and (text := (folder / "pid").read_text()):
-            return int(text)
-        time.sleep(0.1)
-    raise AssertionError("The script never started.")
+    pid = folder / "pid"
+    assert wait_until(lambda: pid.exists() and pid.read_text(), 600)
+    return int(pid.read_text())
 
 
-def wait_until_gone(process: int) -> bool:
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.1)
+def is_gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
     return False
 
 

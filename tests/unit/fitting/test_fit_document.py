@@ -100,7 +100,8 @@ def test_a_search_without_an_end_does_not_say_how_the_step_ran() -> None:
     assert "op by op" not in to_text(replace(ANSWER, jit=None))
 
 
-def test_the_page_shows_names_as_text() -> None:
+def test_page_and_terminal_show_names_as_text() -> None:
+    assert "\x1b" not in to_text(ANSWER, 40)
     page = to_html(ANSWER)
     assert "<script>alert" not in page
     assert "&lt;script&gt;" in page
@@ -147,11 +148,6 @@ def test_cards_with_the_same_answer_share_a_row() -> None:
         assert all(name in text for name in names)
         assert text.count("64 70") == 1
         assert "64 71" in text
-
-
-def test_the_terminal_obeys_no_name() -> None:
-    for width in (40, 120):
-        assert "\x1b" not in to_text(ANSWER, width)
 
 
 def test_an_answer_without_sizes_is_shown() -> None:

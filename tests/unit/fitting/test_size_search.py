@@ -76,11 +76,6 @@ def test_the_largest_size_that_the_step_accepts_is_found() -> None:
     assert found.fitting <= 512 < (found.failing or 0)
 
 
-def test_nothing_fits() -> None:
-    found = search(lambda size: FIXED + 1000 * size, FIXED // 2)
-    assert (found.fitting, found.failing) == (0, 1)
-
-
 def test_a_need_that_does_not_depend_on_the_size_is_an_error() -> None:
     with pytest.raises(InputError, match="no more memory"):
         search(lambda size: FIXED, 2 * FIXED)

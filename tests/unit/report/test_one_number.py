@@ -38,11 +38,8 @@ def opened(folder: Path, limit: int | None) -> analyzer.Result:
 
 @cache
 def outputs(folder: Path, limit: int | None) -> dict[str, str]:
-    return outputs_of(opened(folder, limit))
-
-
-def outputs_of(result: analyzer.Result) -> dict[str, str]:
     """Return each output as plain text, without the marks of Markdown and HTML."""
+    result = opened(folder, limit)
     out = io.StringIO()
     print_terminal(
         report_document(result.report), Console(file=out, width=10_000, no_color=True)

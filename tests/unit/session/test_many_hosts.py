@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -105,20 +104,16 @@ def test_processes_give_the_same_and_a_death_loses_nothing(tmp_path: Path) -> No
     assert dict(run_all(die_always, asked, workers=2)) == {**alone, 1: None}
 
 
-def the_same_on_dask(folder: Path, row: Callable[[tuple[str, str]], object]) -> None:
-    """Read a run on a cluster of two with a function that kills its process once."""
+def test_dask_gives_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
+    folder = logdir(tmp_path, 3)
     distributed = pytest.importorskip("distributed")
     asked = [(str(file), "") for file in find_traces(folder)]
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True
     ) as cluster:
-        found = run_all(row, asked, cluster.scheduler_address)
+        found = run_all(die_once, asked, cluster.scheduler_address)
         assert dict(found) == dict(run_all(read_host, asked))
         assert (folder / "died").exists()
-
-
-def test_dask_gives_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
-    the_same_on_dask(logdir(tmp_path, 3), die_once)
 
 
 def test_no_scheduler_is_one_line(

@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
+from builders import wait_until
 
 from analyzer.session.work_engine import run_all
 
@@ -51,10 +51,7 @@ def test_an_interrupt_leaves_no_process() -> None:
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=600) != 0
     process.stdout.close()
-    deadline_s = time.monotonic() + 120
-    while time.monotonic() < deadline_s and _is_group_alive(process.pid):
-        time.sleep(0.1)
-    assert not _is_group_alive(process.pid)
+    assert wait_until(lambda: not _is_group_alive(process.pid))
 
 
 def _is_group_alive(group: int) -> bool:

@@ -11,6 +11,7 @@ from simulated_cards import NEEDS_CARDS
 from analyzer.cards import find_gpu
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
+from analyzer.simulated_card import card_environment
 from analyzer.simulated_card import core_build as compiling
 from analyzer.simulated_card import library_folder as folder
 from analyzer.simulated_card.card_environment import make_card_environment
@@ -31,7 +32,9 @@ def made(cache, monkeypatch):
     monkeypatch.setattr(folder, "find_tensorflow", lambda: cache)
     monkeypatch.setattr(folder, "list_binaries", lambda place: ())
     monkeypatch.setattr(folder, "find_cuda_names", lambda place: WANTED)
-    return folder.make_library_folder(cache)
+    found = folder.make_library_folder(cache)
+    monkeypatch.setattr(card_environment, "make_library_folder", lambda cache: found)
+    return found
 
 
 def test_what_the_core_has_is_not_answered_by_the_names(made):
@@ -88,10 +91,7 @@ BUILT_FOR = (
 )
 
 
-def test_a_process_sees_the_cards_their_memory_and_its_end(made, tmp_path, monkeypatch):
-    from analyzer.simulated_card import card_environment as environment
-
-    monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)
+def test_a_process_sees_the_cards_their_memory_and_its_end(made, tmp_path):
     card = find_gpu("t4")
     told = make_card_environment(CaptureOptions(gpu="2xt4"), tmp_path)
     ended = run_python("-c", PROGRAM, **told)
@@ -137,11 +137,8 @@ print(*found, read(705))
 """
 
 
-def test_what_is_read_off_a_card_was_put_there_or_is_zero(made, tmp_path, monkeypatch):
+def test_what_is_read_off_a_card_was_put_there_or_is_zero(made, tmp_path):
     """A kernel's result is not computed: its last number is not what lay there before."""
-    from analyzer.simulated_card import card_environment as environment
-
-    monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)
     told = make_card_environment(CaptureOptions(gpu="t4"), tmp_path)
     ended = run_python("-c", KERNEL, **told)
     assert ended.stdout == "0 500 999 0 500 0 0 1 0 0\n", ended.stderr
@@ -190,12 +187,10 @@ for plan in found[: count.value]:
 """
 
 
-def test_cudnn_offers_the_algorithms_of_the_estimate(made, tmp_path, monkeypatch):
+def test_cudnn_offers_the_algorithms_of_the_estimate(made, tmp_path):
     from analyzer.simulate.kernels.convolution_on_card import Convolution
     from analyzer.simulate.kernels.cudnn_algorithms import find_offers
-    from analyzer.simulated_card import card_environment as environment
 
-    monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)
     card = find_gpu("t4")
     variables = make_card_environment(CaptureOptions(gpu="t4"), tmp_path)
     ended = run_python("-c", CONVOLUTION, **variables)

@@ -74,10 +74,7 @@ def test_a_capture_of_ours_that_lacks_its_beginning_is_damaged() -> None:
     [
         ("in_use_bytes", lambda value: value + 256, "lost-events"),
         ("allocated_bytes", lambda value: value + 1, "lost-events"),
-        ("allocated_bytes", lambda value: value * 4, "lost-events"),
-        ("requested_bytes", lambda value: value * 1000, "lost-events"),
         ("requested_bytes", lambda value: 0, "lost-events"),
-        ("address", lambda value: value + 1, "sums"),
         ("address", lambda value: value ^ (1 << 20), "sums"),
     ],
 )

@@ -98,18 +98,6 @@ def measured(trace: TraceBuilder, folder: Path) -> Recording:
     return open_measured(trace.write(folder / "host.xplane.pb"))
 
 
-def labels_of(result: Recording) -> dict[tuple[str, str], tuple[str, str, str]]:
-    table = result.allocations
-    return {
-        (str(row["op"]), str(row["region"])): (
-            row["category"],
-            row["role"],
-            row["layer"],
-        )
-        for _, row in table.iterrows()
-    }
-
-
 def test_a_run_of_a_function_is_a_step(tmp_path: Path) -> None:
     # GIVEN two runs of a function without step marks, and an eager op after them
     trace = add_training(training(), 2000, RUN + 1)
@@ -124,7 +112,11 @@ def test_a_run_of_a_function_is_a_step(tmp_path: Path) -> None:
 
 
 def test_names_kernels_and_frees_give_category_and_layer(tmp_path: Path) -> None:
-    found = labels_of(measured(training(), tmp_path))
+    table = measured(training(), tmp_path).allocations
+    found = {
+        (row["op"], row["region"]): (row["category"], row["role"], row["layer"])
+        for row in table.to_dict("records")
+    }
     assert found["SameWorkerRecvDone", "dynamic"][0] == "input"
     assert found[FORWARD, "output"] == (
         "activation",

@@ -87,18 +87,10 @@ def test_each_core_of_a_tpu_is_a_device(tmp_path: Path) -> None:
     assert any("no replay" in note for note in report.notes)
 
 
-def jax_trace(*, with_module: bool, before: int = 0) -> TraceBuilder:
-    """Two runs of a compiled step, as JAX writes them: requests without an op.
-
-    ``before`` are bytes in use before the first event.
-    """
+def jax_trace(*, with_module: bool) -> TraceBuilder:
+    """Two runs of a compiled step, as JAX writes them: requests without an op."""
     content = gzip.decompress(PLAN.read_bytes())
     trace = TraceBuilder()
-
-    if before:
-        trace.allocate(0, 1, before)
-        del trace.line().events[:]
-
     trace.event("Execute", 0, hlo_module="jit_step")
     if with_module:
         plane = trace.space.planes.add(name=b"/host:metadata")

@@ -176,8 +176,6 @@ def test_names_longer_than_any_of_tensorflows_are_cut_and_stay_apart(
     ("written", "column", "value"),
     [
         ({"region": "(null)"}, "region", ""),  # TensorFlow 2.18 and 2.19
-        ({"shape": "[5, 25]"}, "shape", "[5,25]"),
-        ({"data_type": 14}, "dtype", "bfloat16"),
         (
             {"allocator": "gpu_host_bfc", "plane": "/host:other"},
             "allocator",

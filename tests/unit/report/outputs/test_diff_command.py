@@ -74,8 +74,6 @@ def test_growth_over_what_is_allowed_exits_with_4(
         (CNN, __file__),
         (CNN, Path(__file__).parent),
         (CNN, CNN, "--fail-on-increase", "much"),
-        (CNN, CNN, "--html", "nowhere/d.html"),
-        (CNN, CNN, "--html", "/tmp"),
         (CNN, CNN, "--html", "same.out", "--json", "same.out"),
     ],
 )

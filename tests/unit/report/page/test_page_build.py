@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import html.parser
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import parse_page
 from make_recording import Made, make_recording
 from msgspec.structs import replace
 from test_page_columns import unpack
@@ -25,25 +25,6 @@ def made() -> Made:
     return make_recording(600)
 
 
-class _Tags(html.parser.HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
-def parse(page: str) -> _Tags:
-    tags = _Tags()
-    tags.feed(page)
-    return tags
-
-
 def columns_of(page: str) -> tuple[dict, dict]:
     return unpack(re.search(r'id="packed">([^<]*)<', page).group(1))
 
@@ -52,7 +33,7 @@ def test_the_policy_allows_two_scripts_by_hash_and_nothing_else(made: Made) -> N
     page = render(made.report, made.recording)
     policy = next(
         a["content"]
-        for t, a in parse(page).tags
+        for t, a in parse_page(page).tags
         if a.get("http-equiv") == "Content-Security-Policy"
     )
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
@@ -76,7 +57,7 @@ def test_hostile_text_is_text_everywhere() -> None:
     assert page.count("<script") == 3
     assert "alert(1)" in page
     shown = HOSTILE.replace("\0", "\ufffd").replace("\ud800", "?")
-    assert shown in "".join(parse(page).text)
+    assert shown in "".join(parse_page(page).text)
 
 
 def test_the_columns_are_the_allocations(made: Made) -> None:
