@@ -196,7 +196,7 @@ def steps_chart(program: ProgramFigures | None) -> tuple[str, str] | None:
     high, last = (format_bytes(int(size)) for size in (sizes.max(), sizes[-1]))
     caption = (
         f"In use in TensorFlow's allocator after steps {first:,} to {end:,}: at most "
-        f"{high}, at the end {last}"
+        f"{high}, last {last}"
     )
 
     along = (steps - first) / max(end - first, 1)
