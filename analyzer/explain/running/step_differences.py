@@ -122,14 +122,14 @@ def _find_uncounted_batch(analysis: Analysis) -> int:
     if graph is None or not batch:
         return 0
 
-    sizes = [
-        tensor_bytes(spec.dtype, (batch, *spec.shape[1:])) or 0
+    examples = [
+        tensor_bytes(spec.dtype, spec.shape[1:]) or 0
         for op in graph.ops.values()
         for spec in op.outputs
         if op.type == ITERATOR and spec.shape
     ]
-    size_bytes = max(sizes, default=0)
+    example_bytes = max(examples, default=0)
     inputs = analysis.rows[analysis.rows["category"] == Category.INPUT.value]
-    is_held = inputs["requested_bytes"].max() >= size_bytes
+    is_held = inputs["requested_bytes"].max() >= example_bytes
 
-    return 0 if is_held else size_bytes
+    return 0 if is_held else batch * example_bytes
