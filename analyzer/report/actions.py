@@ -260,7 +260,9 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
         code = code.replace("del model", f"{kept_in[1]}.remove(model)\ndel model")
 
     options = ("--what-if", remedy)
-    check = repeat_command(report, "estimate", *options) if remedy else ""
+    is_fixed = remedy == "half-batch" and report.step.own
+    is_open = remedy and not is_fixed
+    check = repeat_command(report, "estimate", *options) if is_open else ""
     gain = "its saving was not computed" if action and code else ""
 
     if finding.saves_bytes:
