@@ -382,14 +382,14 @@ def _place_words(report: ReportFile) -> str:
     if about:
         place += f" ({about})"
 
-    first, *others = (
-        f"{format_bytes(size)} {label}" for label, size, _, _ in list_figures(report)
-    )
-
     place = f", reached{place}" if place else ""
-    more = f"; {', '.join(others)}" if others else ""
+    allocated = f"{format_bytes(peak.allocated_bytes)} allocated"
+    if report.device.kind == "tpu":
+        return f"{subject} is {allocated}{place}."
 
-    return f"{subject} is {first}{place}{more}."
+    requested = format_bytes(peak.requested_bytes)
+
+    return f"{subject} is {requested} requested{place}; {allocated}."
 
 
 def _shorten(op: str) -> str:
@@ -505,18 +505,3 @@ def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
         return f"The requested peak of {peak} is above the limit of {limit} by {by}."
 
     return f"The requested peak of {peak} is within the limit of {limit}."
-
-
-def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
-    """Yield label, bytes, meaning and place in the JSON of the numbers at the peak."""
-    peak = report.peak
-    if report.device.kind == "tpu":
-        meaning = "heap, and the stack that XLA reserves"
-        yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"
-        return
-
-    meaning = "bytes that live tensors asked for"
-    yield "requested", peak.requested_bytes, meaning, "peak.requested_bytes"
-    of_step = "" if peak.step is None else " in this step"
-    meaning = f"the most bytes of chunks in use{of_step}"
-    yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"
