@@ -120,8 +120,9 @@ def _classify(
     }
     consumers = defaultdict(list)
 
+    # The forward loop takes empty lists that the tape's constants shape.
     for consumer, names in producers.items():
-        for name in names:
+        for name in names if _ACCUMULATOR not in consumer.split("/") else ():
             consumers[name].append(consumer)
 
     makers = gradient_ops & producers.keys()
