@@ -107,8 +107,8 @@ def describe_uncounted_batch(analysis: Analysis) -> Iterator[str]:
     batch_bytes = _find_uncounted_batch(analysis)
     if batch_bytes > _LEAST_RATIO * analysis.peak.requested_bytes:
         yield (
-            f"The batch ({format_bytes(batch_bytes)}) is not in these figures: TensorFlow "
-            "reads it in NumPy's memory, because its address is aligned."
+            "The batch is not in these figures: TensorFlow reads it in NumPy's memory, "
+            "because its address is aligned."
         )
 
 
