@@ -161,11 +161,13 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
     """
     category = str(row["category"])
     role = str(row["role"])
-    reader = row["waits_for"]
+    reader = str(row["waits_for"]).removeprefix("StatefulPartitionedCall/")
 
     if row["variable"]:
         if category == Category.TEMPORARY:
             return "a variable's next value, before the update"
+        if category == Category.GRADIENT and not role:
+            return _WITHOUT_READER[category]
         if int(row["dies"]) < end:
             return "a variable's value, until the next update"
 

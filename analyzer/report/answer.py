@@ -18,7 +18,7 @@ from analyzer.model.contract.report_file import (
     ReportFile,
 )
 from analyzer.model.tables import read_table
-from analyzer.model.units import format_bytes, signed_bytes
+from analyzer.model.units import format_bytes
 from analyzer.report.actions import find_action, suggest_next
 from analyzer.report.render.sections import Tone
 
@@ -121,23 +121,17 @@ def _describe_growth(report: ReportFile) -> tuple[str, bool]:
 
     if device.trend == "fills":
         return "No leak: memory rises only while a container with a bound fills.", True
-    if device.trend == "flat":
-        slope = "does not grow"
-        if device.low_bytes > 0:
-            slope = f"grows by less than {most} a step"
+    is_flat = device.trend == "flat"
+    if is_flat and device.low_bytes <= 0:
+        return f"No leak in {steps}: memory in use does not grow.", True
 
-        return f"No leak in {steps}: memory in use {slope}.", True
-
-    start = f"Cannot tell if memory grows: {steps}"
-    if not device.level_bytes:
-        return f"{start} are too few.", False
-    if device.low_bytes > 0 or device.high_bytes <= 0:
-        low = signed_bytes(device.low_bytes)
-        return f"{start}, {low} to {signed_bytes(device.high_bytes)} a step.", False
+    is_bounded = is_flat or device.low_bytes <= 0 < device.high_bytes
+    if not is_bounded or not device.level_bytes:
+        return f"Cannot tell if memory grows: {steps} are too few.", False
 
     return (
         f"No sign of a leak in {steps}: any growth of memory in use is below {most} a step.",
-        False,
+        is_flat,
     )
 
 
@@ -382,14 +376,14 @@ def _place_words(report: ReportFile) -> str:
     if about:
         place += f" ({about})"
 
-    first, *others = (
-        f"{format_bytes(size)} {label}" for label, size, _, _ in list_figures(report)
-    )
-
     place = f", reached{place}" if place else ""
-    more = f"; {', '.join(others)}" if others else ""
+    allocated = f"{format_bytes(peak.allocated_bytes)} allocated"
+    if report.device.kind == "tpu":
+        return f"{subject} is {allocated}{place}."
 
-    return f"{subject} is {first}{place}{more}."
+    requested = format_bytes(peak.requested_bytes)
+
+    return f"{subject} is {requested} requested{place}; {allocated}."
 
 
 def _shorten(op: str) -> str:
@@ -505,18 +499,3 @@ def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
         return f"The requested peak of {peak} is above the limit of {limit} by {by}."
 
     return f"The requested peak of {peak} is within the limit of {limit}."
-
-
-def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
-    """Yield label, bytes, meaning and place in the JSON of the numbers at the peak."""
-    peak = report.peak
-    if report.device.kind == "tpu":
-        meaning = "heap, and the stack that XLA reserves"
-        yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"
-        return
-
-    meaning = "bytes that live tensors asked for"
-    yield "requested", peak.requested_bytes, meaning, "peak.requested_bytes"
-    of_step = "" if peak.step is None else " in this step"
-    meaning = f"the most bytes of chunks in use{of_step}"
-    yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"

@@ -59,6 +59,9 @@ def printable_path(text: object, width: int) -> str:
     slashes = [at for at, letter in enumerate(shown) if letter == "/"]
     cuts = (shown, *(f"{shown[:start]}…{shown[at:]}" for at in slashes))
 
+    if slashes and len(cuts[-1]) > width:
+        return f"{shown[:start]}…{shown[start + 1 - width :]}"
+
     return next((cut for cut in cuts if len(cut) <= width), printable(shown, width))
 
 

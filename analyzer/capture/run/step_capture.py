@@ -305,10 +305,7 @@ def note_compiled_functions(program: Program, function: Any) -> list[str]:
     if not names:
         return []
 
-    return [
-        f"XLA compiles {_list_first(names)} inside this step, as in a run without analyze: "
-        "it has jit_compile=True."
-    ]
+    return [f"XLA compiles {_list_first(names)} inside this step."]
 
 
 def _get_python_name(function_name: str) -> str:

@@ -93,11 +93,9 @@ def _describe(holder: HeldTensors, members: list[Any]) -> HeldTensors:
     count = len(members)
 
     is_many = not (holder.grows or holder.bound) and count >= _MANY
-    ending = f", in {count} new objects" if is_many else ""
 
     return msgspec.structs.replace(
         holder,
-        holder=f"{holder.holder}{ending}",
         grows=holder.grows or is_many,
         count=count,
         size_bytes=sum(map(count_tensor_bytes, members)),

@@ -99,37 +99,28 @@ _LEAST_RATIO = 0.02  # of the peak, of a batch that is named
 
 
 def describe_uncounted_batch(analysis: Analysis) -> Iterator[str]:
-    """Yield a note on a batch of the CPU that is not in the figures."""
-    recording = analysis.recording
-    if recording.device.kind != "cpu" or not recording.kind.ran:
-        return
-
-    batch_bytes = _find_uncounted_batch(analysis)
-    if batch_bytes > _LEAST_RATIO * analysis.peak.requested_bytes:
-        yield (
-            f"The batch ({format_bytes(batch_bytes)}) is not in these figures: TensorFlow "
-            "reads it in NumPy's memory, because its address is aligned."
-        )
-
-
-def _find_uncounted_batch(analysis: Analysis) -> int:
-    """Return the bytes of a batch that no buffer of TensorFlow's allocator holds; 0 without one.
+    """Yield a note on a batch of the CPU of which no buffer holds an example.
 
     The tensors of a Python generator share the memory of aligned arrays (``py_func.cc``).
     """
-    graph = analysis.recording.structure
-    batch = find_batch(analysis)
-    if graph is None or not batch:
-        return 0
+    recording = analysis.recording
+    graph = recording.structure
+    if recording.device.kind != "cpu" or not recording.kind.ran or graph is None:
+        return
 
-    sizes = [
-        tensor_bytes(spec.dtype, (batch, *spec.shape[1:])) or 0
+    examples = [
+        tensor_bytes(spec.dtype, spec.shape[1:]) or 0
         for op in graph.ops.values()
         for spec in op.outputs
         if op.type == ITERATOR and spec.shape
     ]
-    size_bytes = max(sizes, default=0)
+    example_bytes = max(examples, default=0)
+    batch_bytes = find_batch(analysis) * example_bytes
     inputs = analysis.rows[analysis.rows["category"] == Category.INPUT.value]
-    is_held = inputs["requested_bytes"].max() >= size_bytes
+    is_held = inputs["requested_bytes"].max() >= example_bytes
 
-    return 0 if is_held else size_bytes
+    if not is_held and batch_bytes > _LEAST_RATIO * analysis.peak.requested_bytes:
+        yield (
+            "The batch is not in these figures: TensorFlow reads it in NumPy's memory, "
+            "because its address is aligned."
+        )

@@ -120,8 +120,9 @@ def _classify(
     }
     consumers = defaultdict(list)
 
+    # The forward loop takes empty lists that the tape's constants shape.
     for consumer, names in producers.items():
-        for name in names:
+        for name in names if _ACCUMULATOR not in consumer.split("/") else ():
             consumers[name].append(consumer)
 
     makers = gradient_ops & producers.keys()
@@ -132,8 +133,14 @@ def _classify(
     backward = named | makers | (after & before)
     phases = dict.fromkeys(after, Phase.UPDATE if makers else Phase.BACKWARD)
     phases |= dict.fromkeys(filter(scopes.is_optimizer, producers), Phase.UPDATE)
+    phases |= dict.fromkeys(backward, Phase.BACKWARD)
 
-    return phases | dict.fromkeys(backward, Phase.BACKWARD)
+    # Only the update reads these, such as the decayed momentum.
+    for name in reversed(producers):
+        if {phases.get(user) for user in consumers[name]} == {Phase.UPDATE}:
+            phases.setdefault(name, Phase.UPDATE)
+
+    return phases
 
 
 class ScopeTable:
@@ -293,6 +300,11 @@ def build_graph_index(
 
     phases = _find_executed_phases(by_name, consumers, traced_phases)
     layers = {name: table.layer_of(name) for name in by_name}
+
+    # The tape's scope of an op without a recorded scope has the op's name.
+    for name, layer in layers.items():
+        if layer in by_name:
+            layers[name] = layers[layer] or layer
 
     return GraphIndex(by_name, consumers, frozenset(present), phases, layers)
 

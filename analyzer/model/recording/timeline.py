@@ -13,6 +13,7 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.errors import TraceError
+from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.records import IDLE_ROLE, Recording, Step
 
 Instants = npt.NDArray[np.int64]
@@ -64,7 +65,7 @@ def category_codes(column: pd.Series[Any], names: list[str]) -> np.ndarray:
 def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
     """Return the live bytes of each category at every instant, shape ``(categories, events + 1)``.
 
-    A buffer that changes its category later is a temporary until then.
+    A buffer that changes its category later has that of ``earlier_categories`` until then.
     """
     names = [category.value for category in Category]
     codes = category_codes(table["category"], names)
@@ -82,12 +83,12 @@ def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
         own = codes == code
         sums[code] = running_sum(turns[own], dies[own], sizes[own], events)
 
-    sums[names.index(Category.TEMPORARY.value)] += running_sum(
-        born,
-        turns,
-        sizes,
-        events,
-    )
+    earlier = earlier_categories(table)
+    for name in set(earlier):
+        own = earlier == name
+        sums[names.index(name)] += running_sum(
+            born[own], turns[own], sizes[own], events
+        )
 
     return sums
 
@@ -146,9 +147,19 @@ def alive_at(allocations: pd.DataFrame, instant: int) -> pd.DataFrame:
     if not later.any():
         return alive
 
-    categories = alive["category"].astype(object).mask(later, Category.TEMPORARY.value)
+    categories = alive["category"].astype(object)
+    categories = categories.mask(later, earlier_categories(alive))
 
     return alive.assign(category=categories.astype("category"))
+
+
+def earlier_categories(table: pd.DataFrame) -> np.ndarray:
+    """Return the category of each buffer before it holds a variable's value, shape ``(rows,)``.
+
+    The update may take the buffer of a gradient.
+    """
+    is_gradient = [is_in_gradient_scope(str(op)) for op in table["op"]]
+    return np.where(is_gradient, Category.GRADIENT.value, Category.TEMPORARY.value)
 
 
 def sum_by_category(alive: pd.DataFrame) -> dict[str, int]:

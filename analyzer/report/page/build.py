@@ -25,7 +25,6 @@ from analyzer.report.answer import (
     basis_of,
     error_line,
     list_details,
-    list_figures,
     list_reasons,
     list_shares,
     notices_of,
@@ -144,7 +143,6 @@ def render(
         tone=answer_tone(report),
         answer=report.answer,
         notices=notices_of(report),
-        figures=list(list_figures(report)),
         details=list(filter(None, list_details(report))),
         reasons=list(list_reasons(report)),
         shares=shares,
@@ -196,7 +194,7 @@ def steps_chart(program: ProgramFigures | None) -> tuple[str, str] | None:
     high, last = (format_bytes(int(size)) for size in (sizes.max(), sizes[-1]))
     caption = (
         f"In use in TensorFlow's allocator after steps {first:,} to {end:,}: at most "
-        f"{high}, at the end {last}"
+        f"{high}, last {last}"
     )
 
     along = (steps - first) / max(end - first, 1)

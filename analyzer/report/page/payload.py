@@ -25,6 +25,7 @@ from analyzer.model.recording.records import Recording, TextNumbers
 from analyzer.model.recording.timeline import (
     category_codes,
     category_sums,
+    earlier_categories,
     main_allocator_rows,
 )
 
@@ -259,6 +260,8 @@ def _buffer_columns(
         name: each.to_numpy(dtype=np.int64) for name, each in numbers.items()
     }
     columns["category"] = np.where(codes < 0, _CATEGORIES.index("unattributed"), codes)
+    early = [_CATEGORIES.index(name) for name in earlier_categories(table)]
+    columns["early"] = np.array(early, dtype=np.int64)
 
     for name in _TEXT_COLUMNS:
         columns[name] = strings.encode(table[name])

@@ -59,8 +59,12 @@ def test_series_that_are_flat(sizes: dict[int, int]) -> None:
         series(14, 1000, noise=1 << 20, seed=2),
         series(20, -1000, noise=8 << 20),
         series(900, 4096) | {901: LEVEL},
+        {
+            at: size + ((at > 15) << 20)
+            for at, size in series(30, noise=1 << 17).items()
+        },
     ],
-    ids=["none", "few", "noise", "falls", "released in the end"],
+    ids=["none", "few", "noise", "falls", "released in the end", "one jump"],
 )
 def test_series_that_tell_nothing(sizes: dict[int, int]) -> None:
     assert growth_of(sizes, 3).trend == "cannot tell"

@@ -15,7 +15,12 @@ from analyzer.model.contract.graph_note import (
     TracedOp,
 )
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import Phase, ScopeTable, build_graph_index
+from analyzer.model.graph.graph_index import (
+    Phase,
+    ScopeTable,
+    build_graph_index,
+    find_phases,
+)
 from analyzer.model.graph.networkx_graph import build_graph, node_name
 
 WITH_GRAPH = ["cnn", "jit", "lstm"]
@@ -150,6 +155,23 @@ def test_phases_if_the_traced_graph_is_of_another_model() -> None:
     # THEN the gradient is of the backward pass
     assert index.phases[gradient] is Phase.BACKWARD
     assert index.phases["second/MatMul"] is Phase.FORWARD
+
+
+def test_an_op_that_only_the_update_reads_is_of_the_update() -> None:
+    # GIVEN a step with a loop that adds a gradient to the decayed momentum
+    ops = (
+        TracedOp("decayed", ()),
+        TracedOp("gradient_tape/while/Const", ()),
+        TracedOp("gradient_tape/while/accumulator", ("gradient_tape/while/Const:0",)),
+        TracedOp("while", ("gradient_tape/while/accumulator:0",)),
+        TracedOp("gradient_tape/MatMul", ("while:0",)),
+        TracedOp("add", ("decayed:0", "gradient_tape/MatMul:0")),
+    )
+    phases = find_phases(
+        [TracedGraph("", ops)], ["gradient_tape/MatMul:0"], (), ScopeTable()
+    )
+    assert phases["while"] is Phase.FORWARD
+    assert phases["decayed"] is phases["add"] is Phase.UPDATE
 
 
 @pytest.mark.parametrize("start", ["EmptyTensorList", "Fill"])

@@ -22,6 +22,7 @@ from small_graphs import (
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.errors import InputError
+from analyzer.model.recording.timeline import earlier_categories
 from analyzer.simulate.kernels.cpu_kernels import CPU, HANDLE_BYTES
 from analyzer.simulate.kernels.op_call import MemoryPlan, Output, Way
 from analyzer.simulate.predict.predicted_recording import make_table
@@ -86,13 +87,16 @@ def test_equal_slots_get_buffers_of_their_own_at_the_first_update():
 
 
 def test_a_variable_adopts_the_value_it_is_assigned():
-    ops = [arg("v", 0, HANDLE), arg("x", 1), op("new", "Exp", "x")]
-    ops.append(Op("set", "AssignVariableOp", ("v:0", "new:0")))
+    new = "gradient_tape/new"
+    ops = [arg("v", 0, HANDLE), arg("x", 1), op(new, "Exp", "x")]
+    ops.append(Op("set", "AssignVariableOp", ("v:0", f"{new}:0")))
     found = predict_ops(ops, variable("w", 0))
-    rows = make_table(found).set_index("op").loc[["new"]]
+    table = make_table(found)
+    rows = table[table.op == new]
     assert set(rows.variable) == {"w"}
     assert rows.dies.iloc[-1] == found.middle.instants
     assert rows.turns_at.notna().all()
+    assert set(earlier_categories(rows)) == {"gradient"}
 
 
 def test_a_variable_set_to_a_constant_has_the_constants_buffer():

@@ -1,6 +1,6 @@
 // The recording: bytes by category at each state, and its buffers.
 // State 0 is before the first event, state i + 1 is after event i. Buffer b is alive at state s if
-// born[b] <= s < dies[b]; before turns[b] it counts as a temporary.
+// born[b] <= s < dies[b]; before turns[b] it has the category early[b].
 
 // The lowest whole number from `low` to `high` that passes a test; `high` if none below it does.
 function lowestThat(test, low, high) {
@@ -13,17 +13,16 @@ function lowestThat(test, low, high) {
 
 function createRecording({ header, columns }) {
   const { states, categories, strings } = header;
-  const temporary = categories.indexOf('temporary');
   const series = categories.map(() => new Float64Array(states + 1));
   const allocated = new Float64Array(states + 1);
-  const { born, dies, turns, requested, allocated: chunk, category } = columns;
+  const { born, dies, turns, early, requested, allocated: chunk, category } = columns;
 
   for (let b = 0; b < born.length; b += 1) {
     const turnsAt = Math.min(Math.max(turns[b], born[b]), dies[b]);
     const end = Math.min(dies[b], states);
     if (turnsAt > born[b]) {
-      series[temporary][born[b]] += requested[b];
-      series[temporary][Math.min(turnsAt, states)] -= requested[b];
+      series[early[b]][born[b]] += requested[b];
+      series[early[b]][Math.min(turnsAt, states)] -= requested[b];
     }
     if (turnsAt < dies[b]) {
       series[category[b]][turnsAt] += requested[b];
@@ -66,7 +65,7 @@ function createRecording({ header, columns }) {
     textOf,
     nameOf: (b) => textOf('name', b) || '(no op)',
     isAlive: (b, state) => born[b] <= state && state < dies[b],
-    categoryAt: (b, state) => (state < turns[b] ? temporary : category[b]),
+    categoryAt: (b, state) => (state < turns[b] ? early[b] : category[b]),
     aliveAt: (state) => aliveAt(born, dies, state),
     stepAt: (state) => header.steps.find((step) => step.first + 1 <= state && state <= step.last + 1) || null,
     secondsAt: (state) => (columns.time_ps && state > 0 ? columns.time_ps[state - 1] / 1e12 : null),
