@@ -1,4 +1,4 @@
-"""The changes of a step in one ranked list, each with code and saving; the next command."""
+"""The changes of a step in one ranked list, each with code, saving and check; the next command."""
 
 import re
 import shlex
@@ -176,7 +176,7 @@ def remedy_items(
     remedies: Sequence[StepRemedy],
     report: ReportFile | None = None,
 ) -> tuple[Item, ...]:
-    """Return the estimated changes; ``report`` has their limit."""
+    """Return the estimated changes; ``report`` names the step that a check repeats."""
     items = []
     least = 0 if report is None else _LEAST_RATIO * _limit_of(report)
 
@@ -188,7 +188,13 @@ def remedy_items(
             continue
 
         is_small = saves_bytes < least
+        check = ""
         saving = _saving_label(saves_bytes)
+
+        if report is not None:
+            is_edit = remedy.id in _ACTIONS
+            options = ("--prove",) if is_edit else ("--what-if", remedy.id)
+            check = repeat_command(report, "estimate", *options)
 
         item = Item(
             saving,
@@ -196,6 +202,7 @@ def remedy_items(
             detail=describe_figures(remedy),
             code=remedy.code,
             tone="muted" if is_small else "good",
+            check=check,
             action="" if is_small else remedy.title,
             gain="" if is_small else saving,
         )
@@ -256,6 +263,10 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
         code = code.replace("losses", kept_in[1])
         code = code.replace("del model", f"{kept_in[1]}.remove(model)\ndel model")
 
+    options = ("--what-if", remedy)
+    is_fixed = remedy == "half-batch" and report.step.own
+    is_open = remedy and not is_fixed
+    check = repeat_command(report, "estimate", *options) if is_open else ""
     gain = "its saving was not computed" if action and code else ""
 
     if finding.saves_bytes:
@@ -269,6 +280,7 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
         detail=finding.detail,
         code=code,
         tone=_TONES.get(finding.severity, "plain"),
+        check=check,
         table=_evidence_table(finding),
         action=action,
     )

@@ -88,3 +88,6 @@ def _item(item: sections.Item) -> Iterator[str]:
             yield f"{_CODE_INDENT}{plain_text(line)}"
 
         yield ""
+
+    if item.check:
+        yield f"  Check: {markdown_code(item.check)}"

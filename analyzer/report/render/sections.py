@@ -99,7 +99,8 @@ class Paragraph:
 class Item:
     """A finding or a remedy.
 
-    ``action`` is one thing to do, empty for an observation. ``table`` is for pages only.
+    ``action`` is one thing to do, empty for an observation. ``check`` is a command that applies the
+    change and measures it, ``table`` is for pages only.
     """
 
     label: str
@@ -108,6 +109,7 @@ class Item:
     detail: str = ""
     code: str = ""
     tone: Tone = "plain"
+    check: str = ""
     table: Table | None = None
     action: str = ""
 

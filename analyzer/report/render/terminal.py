@@ -191,6 +191,10 @@ def _item(
             code = Text(printable(line, _LONGEST), overflow="fold")
             yield Padding(code, (0, 0, 0, margin))
 
+    if item.check and is_verbose:
+        check = _line(f"Check: {item.check}", "dim")
+        yield Padding(check, (0, 0, 0, margin))
+
 
 def _line(text: str, style: str) -> Prose:
     return Prose(Text(printable(text, _LONGEST), style=style))
