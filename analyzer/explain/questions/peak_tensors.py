@@ -151,8 +151,9 @@ def _freed_by_half(
 ) -> pd.Series[int]:
     """Return the bytes of each buffer that half the batch frees: half, if its first axis is the batch.
 
-    The first axis may be a multiple of the batch, such as batch x sequence length. Gradients of
-    variables keep their size.
+    The first axis may be a multiple of the batch, such as batch x sequence length. Pairs of examples
+    have it twice, and half the batch leaves a quarter, if no variable and no example has an axis of
+    that length. Gradients of variables keep their size.
     """
     shapes = rows["shape"].astype(str)
     first = shapes.str.extract(r"^\[(\d+)", expand=False).astype("float64")
@@ -172,7 +173,16 @@ def _freed_by_half(
     # An input of several batches is a data set, whose size the batch does not change.
     is_batch &= (rows["category"] != Category.INPUT.value) | (first == batch)
 
-    freed = rows["requested_bytes"] // 2 * (batch > 1)
+    is_input = analysis.rows["category"] == Category.INPUT.value
+    examples = analysis.rows.loc[is_input, "shape"].astype(str)
+    lengths = [*weights, *examples.str.replace(r"^\[\d+", "", regex=True)]
+    pairs = shapes.str.extract(rf"^\[({batch}(?:,{batch})+)(?:,\d+)?\]", expand=False)
+    if any(re.search(rf"\b{batch}\b", text) for text in lengths):
+        pairs[:] = None
+
+    powers = pairs.str.count(",").fillna(0) + 1
+    freed = rows["requested_bytes"] * (1 - 0.5**powers) * (batch > 1)
+
     return freed.where(is_batch | is_unknown, 0).astype("int64")
 
 

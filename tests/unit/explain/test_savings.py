@@ -111,6 +111,12 @@ def test_half_the_batch_shrinks_only_tensors_of_the_batch() -> None:
     ops.iloc[0] = "net/dense/MatMul/Cast"
     cast = replace(analysis, rows=analysis.rows.assign(op=ops))
     assert sum(one.saves_bytes or 0 for one in find_batch_tensors(cast)) == 0
+    # pairs of examples fall to a quarter, unless a variable has an axis of that length
+    pairs = buffer(8 * MIB, 10, 50, Category.ACTIVATION, "", "[32,32]")
+    (found,) = find_batch_tensors(analysis_of(pairs, batch=32))
+    assert found.saves_bytes == 6 * MIB
+    (found,) = find_batch_tensors(analysis_of(pairs, *rows[2:], batch=32))
+    assert found.saves_bytes == 4 * MIB
     # without a known batch size, it is the first axis of most activations
     (found,) = find_batch_tensors(analysis_of(*rows))
     assert found.saves_bytes == 4 * MIB
