@@ -176,12 +176,12 @@ def _freed_by_half(
     is_input = analysis.rows["category"] == Category.INPUT.value
     examples = analysis.rows.loc[is_input, "shape"].astype(str)
     lengths = [*weights, *examples.str.replace(r"^\[\d+", "", regex=True)]
-    pairs = shapes.str.extract(rf"^\[({batch}(?:,{batch})+)(?:,\d+)?\]", expand=False)
+    is_pair = shapes.str.fullmatch(rf"\[{batch},{batch}(,\d+)?\]")
     if any(re.search(rf"\b{batch}\b", text) for text in lengths):
-        pairs[:] = None
+        is_pair &= False
 
-    powers = pairs.str.count(",").fillna(0) + 1
-    freed = rows["requested_bytes"] * (1 - 0.5**powers) * (batch > 1)
+    share = np.where(is_pair, 0.75, 0.5)
+    freed = rows["requested_bytes"] * share * (batch > 1)
 
     return freed.where(is_batch | is_unknown, 0).astype("int64")
 

@@ -117,6 +117,9 @@ def test_half_the_batch_shrinks_only_tensors_of_the_batch() -> None:
     assert found.saves_bytes == 6 * MIB
     (found,) = find_batch_tensors(analysis_of(pairs, *rows[2:], batch=32))
     assert found.saves_bytes == 4 * MIB
+    image = buffer(8 * MIB, 10, 50, Category.ACTIVATION, "", "[32,32,32,16]")
+    (found,) = find_batch_tensors(analysis_of(image, batch=32))
+    assert found.saves_bytes == 4 * MIB
     # without a known batch size, it is the first axis of most activations
     (found,) = find_batch_tensors(analysis_of(*rows))
     assert found.saves_bytes == 4 * MIB
