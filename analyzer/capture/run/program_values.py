@@ -96,9 +96,15 @@ class ProgramValues:
         self, call: Callable[..., Any], function: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Call a ``tf.function``; it is traced with true values where they decide."""
-        is_compiled = private.is_jit_compiled(function)
-        if is_compiled or not tf.executing_eagerly() or self._functions.depth:
+        if not tf.executing_eagerly() or self._functions.depth:
             return call(function, *args, **kwargs)
+
+        if private.is_jit_compiled(function):
+            results = call(function, *args, **kwargs)
+            if any(map(_is_empty, tf.nest.flatten(results))):  # XLA reads their sizes
+                self._note(function.python_function.__name__, "a size")
+
+            return results
 
         with give_true_values(self._functions):
             return call(function, *args, **kwargs)
@@ -309,6 +315,15 @@ class ProgramValues:
         self.unknown[f"{name} at {line}" if line else name] = decides
 
         return line
+
+
+def _is_empty(result: Any) -> bool:
+    """Return whether a result is a tensor of the card without elements."""
+    return (
+        isinstance(result, tf.Tensor)
+        and result.shape.num_elements() == 0
+        and "GPU" in result.backing_device
+    )
 
 
 def _lacks_value(result: Any) -> bool:
