@@ -93,11 +93,10 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
     text = line.text
     is_named = "bfc_allocator" in line.file + text
     owner = process.current.get(line.thread)
-    waiting = next((one for one in process.recent() if not one.has_dump), None)
 
     if head := find("dump_head", text):
         name = head["allocator"]
-        owner = waiting
+        owner = _find_waiting(process)
         if owner is None or owner.allocator not in ("", name):
             owner = _start_dump(process, line)
 
@@ -113,7 +112,7 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
         if not (is_named and is_start) and not find("dump_start", text):
             return False
 
-        owner = waiting or _start_dump(process, line)
+        owner = _find_waiting(process) or _start_dump(process, line)
         process.select(line.thread, owner)
 
         if "Histogram" in text:
@@ -130,6 +129,11 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
         process.current.pop(line.thread, None)  # the map ends a dump
 
     return True
+
+
+def _find_waiting(process: Process) -> LoggedFailure | None:
+    """Return the latest failure that has no dump yet."""
+    return next((one for one in process.recent() if not one.has_dump), None)
 
 
 def _start_dump(process: Process, line: LogLine) -> LoggedFailure:

@@ -158,7 +158,8 @@ def earlier_categories(table: pd.DataFrame) -> np.ndarray:
 
     The update may take the buffer of a gradient.
     """
-    is_gradient = [is_in_gradient_scope(str(op)) for op in table["op"]]
+    scopes = table["op"].map(is_in_gradient_scope, na_action="ignore")
+    is_gradient = scopes.eq(True)
     return np.where(is_gradient, Category.GRADIENT.value, Category.TEMPORARY.value)
 
 
