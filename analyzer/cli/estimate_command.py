@@ -107,21 +107,9 @@ def estimate(
 
     with place.folder_for(spec) as folder:
         with progress_bar(outputs.progress) as progress:
+            saving = {"force": outputs.force, "save": not place.no_save}
             shared: dict[str, Any] = {"progress": progress, "what_if": what_if}
-
-            if spec.kind is TargetKind.TRACE:
-                result = open_estimate(Path(spec.path), **shared)
-            else:
-                from analyzer.session.target_results import estimate_target
-
-                result = estimate_target(
-                    spec,
-                    chosen,
-                    folder,
-                    force=outputs.force,
-                    save=not place.no_save,
-                    **shared,
-                )
+            result = _make_result(spec, chosen, folder, saving, **shared)
 
         if names is not None or capture.prove:
             result = _add_remedies(
@@ -145,6 +133,22 @@ def estimate(
 
     if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
+
+
+def _make_result(
+    spec: TargetSpec,
+    chosen: CaptureOptions,
+    out: Path,
+    saving: dict[str, Any],
+    **shared: Any,
+) -> Result:
+    """Open the finished estimate, or capture and predict the target into ``out``."""
+    if spec.kind is TargetKind.TRACE:
+        return open_estimate(Path(spec.path), **shared)
+
+    from analyzer.session.target_results import estimate_target
+
+    return estimate_target(spec, chosen, out, **saving, **shared)
 
 
 def _add_remedies(

@@ -112,11 +112,7 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
 
     if not reason:
         try:
-            try:
-                return _run_to_end(capture_step, options)
-            except StepOutOfMemory:  # with room for any step
-                ample = replace(options, growth=None, is_unlimited=True)
-                return _run_to_end(capture_step, ample)
+            return _run_on_card(capture_step, options)
         except InputError as error:
             is_avoidable = isinstance(error, _RunError) or error.kind in _OF_RUN
             if not is_avoidable or "," in options.gpu:
@@ -153,6 +149,16 @@ def find_obstacle(options: CaptureOptions) -> str:
         return error.message.rstrip(".")
 
     return ""
+
+
+def _run_on_card(capture_step: CaptureStep, options: CaptureOptions) -> Path:
+    """Run the step on the card, and again with room for any step if it does not fit."""
+    try:
+        return _run_to_end(capture_step, options)
+    except StepOutOfMemory:
+        return _run_to_end(
+            capture_step, replace(options, growth=None, is_unlimited=True)
+        )
 
 
 def _run_to_end(capture_step: CaptureStep, options: CaptureOptions) -> Path:

@@ -192,12 +192,7 @@ def _run_in_terminal(
                 child.send_signal(signal.SIGKILL if is_second else received.si_signo)
     finally:
         stack.close()
-
-        # those that were meant for the child are dropped
-        while pending := signal.sigpending() & watched:
-            signal.sigwait(pending)
-
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _restore_signals(watched, before)
 
     if child.returncode < 0:
         end_marked(mark, child.pid, reap=child.poll)
@@ -208,6 +203,14 @@ def _run_in_terminal(
     status = child.returncode
 
     return status if status >= 0 else EXIT_BASE - status, interrupted_s
+
+
+def _restore_signals(watched: set[signal.Signals], before: set[Any]) -> None:
+    """Drop the signals that were meant for the child, and set the mask from before."""
+    while pending := signal.sigpending() & watched:
+        signal.sigwait(pending)
+
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _prepare_child() -> None:

@@ -199,6 +199,19 @@ class Watcher:
         with collect_executed_graphs(partitions):
             result = call(function, *args, **kwargs)
 
+        self._note_call(function, args, kwargs, traces, gradients)
+
+        return result
+
+    def _note_call(
+        self,
+        function: Any,
+        args: Arguments,
+        kwargs: dict[str, Any],
+        traces: int,
+        gradients: int,
+    ) -> None:
+        """Count a call; before it there were ``traces`` of the function and ``gradients``."""
         record = self.functions.get_record(function)
         record.calls += 1
         added = function.experimental_get_tracing_count() - traces
@@ -214,8 +227,6 @@ class Watcher:
 
         rank = StepRank.TRAINS if record.trains else StepRank.COMPUTES
         self._count(id(record), rank, record)
-
-        return result
 
     def call_optimizer(
         self,
