@@ -27,6 +27,7 @@ from analyzer.fitting.varied_size import choose_first_size
 from analyzer.model.contract.capture_request import CaptureOptions, Progress, TargetSpec
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
+from analyzer.session.estimate_captures import is_xla_to_blame, leave_out_xla
 
 Rows = list[CardAnswer]
 
@@ -75,12 +76,21 @@ def fit_all_cards(
     def judge(access: StepAccess, group: list[Gpu]) -> tuple[FitAnswer, Rows]:
         try:
             return fit_kind(access, group)
-        except InputError:
-            older = [gpu for gpu in group if gpu.compute_capability[0] < _NEWEST]
-            if not older or len(older) == len(group):
+        except InputError as error:
+            if not is_xla_to_blame(error, options):
                 raise
 
-            return fit_kind(access, older)
+            newest = [gpu for gpu in group if gpu.compute_capability[0] >= _NEWEST]
+            failing = newest or group
+            rest = [gpu for gpu in group if gpu not in failing]
+            plain = leave_out_xla(error, options)
+            answer, rows = _fit_kind(plain, question, report, access, failing)
+            if not rest:
+                return answer, rows
+
+            compiled, more_rows = fit_kind(access, rest)
+            notes = (*compiled.notes, *answer.notes)
+            return replace_fields(compiled, notes=notes), rows + more_rows
 
     with (
         open_accesses(spec, show) as accesses,

@@ -20,9 +20,11 @@ from analyzer.fitting.size_search import SizeSearch
 from analyzer.fitting.step_access import StepAccess, access_target
 from analyzer.fitting.varied_size import Varied, apply_size, choose_first_size
 from analyzer.model.contract.capture_request import CaptureOptions, Progress, TargetSpec
+from analyzer.model.errors import InputError
 from analyzer.model.interrupts import Terminated
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.units import BoundedBytes
+from analyzer.session.estimate_captures import is_xla_to_blame, leave_out_xla
 from analyzer.session.target_results import share_progress
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulated_card.card_environment import find_smallest_card
@@ -83,14 +85,14 @@ def fit_step(
         limited_by = (limit_of, limit)
         return describe_sizes(access.name, options, search, facts, limited_by, question)
 
+    search_report = share_progress(report, 0.0, _SEARCH_SHARE)
     try:
-        facts = answer_sizes(
-            access,
-            limited,
-            varied,
-            search,
-            share_progress(report, 0.0, _SEARCH_SHARE),
-        )
+        facts = answer_sizes(access, limited, varied, search, search_report)
+    except InputError as error:
+        if not is_xla_to_blame(error, limited):
+            raise
+
+        return fit_step(access, leave_out_xla(error, options), question, report, keep)
     except (KeyboardInterrupt, Terminated):
         if search.points:
             known = assume_facts(limited, can_run(access, limited))

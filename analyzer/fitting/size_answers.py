@@ -123,7 +123,7 @@ def _run(
     return StepFacts(
         by="runs",
         step=run_file.step,
-        notes=tuple(dict.fromkeys(run_file.notes)),
+        notes=tuple(filter(None, dict.fromkeys((run_file.caution, *run_file.notes)))),
         versions=run_file.versions,
     )
 

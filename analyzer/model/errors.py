@@ -46,6 +46,7 @@ class FailureKind(Choice):
     TIMED_OUT = "timed-out"  # ended after a time limit; this says nothing about memory
     # this TensorFlow cannot run the step on simulated cards
     NO_CARD = "no-simulated-card"
+    NOT_COMPILED = "not-compiled"  # XLA cannot compile the step for this device
     OTHER = "other"
 
 

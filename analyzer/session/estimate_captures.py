@@ -26,7 +26,13 @@ from analyzer.model.contract.capture_request import (
     TargetSpec,
 )
 from analyzer.model.contract.run_note import read_run_file
-from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
+from analyzer.model.errors import (
+    AnalyzerError,
+    FailureKind,
+    InputError,
+    StepOutOfMemory,
+    TargetError,
+)
 from analyzer.simulated_card.card_environment import (
     check_simulated_card,
     find_smallest_card,
@@ -41,6 +47,8 @@ STATIC = "TF_MEMORY_ANALYZER_STATIC"
 _NO_RUN = (
     "Estimated op by op without a run on a simulated card ({}). XLA may need less."
 )
+
+_WITHOUT_XLA = "These figures are of a run op by op. {}"
 
 # Failures of a process that a graph without a run avoids.
 _OF_RUN = (FailureKind.NO_CARD, FailureKind.CRASHED, FailureKind.TIMED_OUT)
@@ -114,6 +122,9 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
         try:
             return _run_on_card(capture_step, options)
         except InputError as error:
+            if is_xla_to_blame(error, options):
+                return _capture(capture_step, leave_out_xla(error, options))
+
             is_avoidable = isinstance(error, _RunError) or error.kind in _OF_RUN
             if not is_avoidable or "," in options.gpu:
                 raise
@@ -127,7 +138,7 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
             hint="Name one.",
         )
 
-    options = replace(options, jit=False, note=_NO_RUN.format(reason))
+    options = replace(options, jit=False, caution=_NO_RUN.format(reason))
 
     try:
         return capture_step(options, "static")
@@ -149,6 +160,16 @@ def find_obstacle(options: CaptureOptions) -> str:
         return error.message.rstrip(".")
 
     return ""
+
+
+def is_xla_to_blame(error: AnalyzerError, options: CaptureOptions) -> bool:
+    """Say whether a step that XLA cannot compile may still run op by op."""
+    return error.kind is FailureKind.NOT_COMPILED and options.jit is not False
+
+
+def leave_out_xla(error: AnalyzerError, options: CaptureOptions) -> CaptureOptions:
+    """Return the options of a run op by op after the error of XLA, which the report states."""
+    return replace(options, jit=False, caution=_WITHOUT_XLA.format(error.message))
 
 
 def _run_on_card(capture_step: CaptureStep, options: CaptureOptions) -> Path:

@@ -71,3 +71,16 @@ def test_a_launch_with_more_than_2_31_elements(tmp_path: Path) -> None:
         tmp_path, "make_large", "sizes", CaptureOptions(steps=1, gpu="a100-80gb")
     )
     assert kind is FailureKind.TOO_LARGE
+
+
+def test_a_program_that_xla_refuses() -> None:
+    import tensorflow as tf
+
+    from analyzer.capture.run.step_capture import describe_failure
+
+    text = (
+        "Failed to compute symbolic tile for d0: HloModule gemm_fusion, " + "x" * 3000
+    )
+    failure = describe_failure(tf.errors.InternalError(None, None, text))
+    assert failure.kind is FailureKind.NOT_COMPILED
+    assert len(failure.message) < 300

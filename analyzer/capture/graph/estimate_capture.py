@@ -88,9 +88,6 @@ def capture_graph(
         report("building the model", 0.05)
         program = make()
 
-        if options.note:
-            program.messages.append(options.note)
-
         for optimizer, weights in find_open_optimizers(program) if unbacked else ():
             optimizer.build(weights)
 

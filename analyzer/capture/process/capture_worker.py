@@ -230,6 +230,7 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
         captured.run,
         target=TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name),
         from_process_start=True,
+        caution=options.caution,
         simulated_card=child_environment.make_card_note(options) if on_card else None,
     )
 

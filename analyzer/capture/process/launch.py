@@ -377,7 +377,12 @@ def _capture_here(
     with run_folders.make_staging_folder(out) as staging:
         captured = run(partial(make_program, target, spec.text, options), staging)
         note = TargetNote(text=spec.text, kind="live", name=spec.name)
-        captured.run = replace(captured.run, target=note, from_process_start=False)
+        captured.run = replace(
+            captured.run,
+            target=note,
+            from_process_start=False,
+            caution=options.caution,
+        )
         write_run(staging, captured)
 
         return run_folders.publish(staging, out, force=force)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypeAlias
 
 import keras
@@ -351,6 +352,10 @@ _SIMULATED_CARD_NO_MEMORY = (
     "No valid config found",  # XLA's autotuner.cc
 )
 
+# Word in the errors of XLA's passes and emitters, which quote the program that they refuse.
+_XLA_PROGRAM = "HloModule"
+_MOST_REASON = 100  # characters of such an error
+
 # Words in TensorFlow's InvalidArgumentError if an op has more elements than an int counts.
 _TOO_LARGE = ("2^31", "int32", "INT_MAX", "too many elements")
 
@@ -373,6 +378,9 @@ def classify_failure(failure: BaseException | None) -> FailureKind:
         words in text for words in _SIMULATED_CARD_NO_MEMORY
     ):
         return FailureKind.OUT_OF_MEMORY
+
+    if isinstance(failure, tf.errors.InternalError) and _XLA_PROGRAM in text:
+        return FailureKind.NOT_COMPILED
 
     if isinstance(failure, tf.errors.InvalidArgumentError | ValueError):
         is_large = any(words in text for words in _TOO_LARGE)
@@ -404,6 +412,13 @@ def describe_failure(failure: BaseException) -> Failure:
         where = find_user_line(failure)
 
     message = clean_message(message)
+    if kind is FailureKind.NOT_COMPILED:
+        reason = shorten(message, _MOST_REASON, placeholder="…")
+        message = (
+            f"XLA cannot compile this step for this device ({reason}). It may run without XLA "
+            "(jit_compile=False)."
+        )
+
     has_size = isinstance(failure, tf.errors.ResourceExhaustedError)
     is_out = kind is FailureKind.OUT_OF_MEMORY and not has_size
     if "SIMULATED_CARDS" in os.environ and (is_out or is_waiting):

@@ -118,7 +118,7 @@ class CaptureOptions:
     is_unlimited: bool = False  # whether a simulated card has room for any step
     # whether the batch axis stays open, so that one step serves all sizes
     is_open: bool = False
-    note: str = ""  # sentence for the report
+    caution: str = ""  # sentence for the report, to read before any figure
     # trip counts, branches and result sizes by name, or ``ASSUMPTIONS`` of a simulated card
     assume: dict[str, int] = field(default_factory=dict)
     remedy: str = ""  # name in ``model_changes``

@@ -349,6 +349,7 @@ class RunFile:
     steps_wanted: Count | None = None
     steps_done: Count = 0
     notes: tuple[Text, ...] = ()
+    caution: Text = ""  # to read before any figure
     variables: tuple[VariableNote, ...] = ()
     # of the variables, before the first step and after each step
     snapshots: tuple[tuple[Address | None, ...], ...] = ()

@@ -130,6 +130,7 @@ def _make_recording(
         steps=schedule.steps,
         structure=structure,
         warnings=(
+            *filter(None, (note.caution,)),
             *describe_sizes(note, set(names)),
             *list(prediction.decisions.values())[:_MOST_DECISIONS],
             *describe_notes(prediction),

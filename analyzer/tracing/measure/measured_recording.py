@@ -452,7 +452,7 @@ def _device(
 
 
 def _find_warnings(steps: Sequence[Step], note: RunNote) -> list[str]:
-    warnings = []
+    warnings = [note.caution] if note.caution else []
     watch = note.watch
 
     if watch is not None and watch.is_cut and watch.whole_run:

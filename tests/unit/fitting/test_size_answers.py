@@ -70,7 +70,7 @@ def fit(
     access = StepAccess(
         name="m", folder=tmp_path, capture=lambda *_: tmp_path, run_sizes=step.run
     )
-    options = CaptureOptions(gpu="t4", device="gpu", batch_size=wanted, jit=False)
+    options = CaptureOptions(gpu="t4", device="gpu", batch_size=wanted)
     question = FitQuestion(limit_bytes=LIMIT, wanted=wanted)
     return fit_step(access, options, question, lambda stage, share: None, keep)
 
@@ -108,6 +108,21 @@ def test_a_step_that_needs_a_fixed_batch_gets_one(
         error=TargetError("the shape is not known", kind=FailureKind.INVALID_SHAPE)
     )
     assert fit(monkeypatch, tmp_path, step).largest == 180
+
+
+def test_a_step_that_xla_cannot_compile_runs_op_by_op(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Refused(Step):
+        def run(self, options: CaptureOptions, *args: Any, **others: Any) -> Path:
+            if options.jit is not False:
+                raise TargetError("no tile", kind=FailureKind.NOT_COMPILED)
+
+            return super().run(options, *args, **others)
+
+    answer = fit(monkeypatch, tmp_path, Refused())
+    assert answer.largest == 180
+    assert "--no-jit" in answer.options
 
 
 def test_a_fixed_batch_is_one_line(
