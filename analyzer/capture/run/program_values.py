@@ -65,6 +65,7 @@ class ProgramValues:
         self._selects_all = False
         self._true_lines: set[str] = set()  # truths that were taken for true
         self._is_running = False  # an op of ours
+        self.last_read = ""  # the line that read the last unknown value as an array
 
     def assign(self, selects_all: bool) -> None:
         """Set whether unknown conditions are taken to be true."""
@@ -82,7 +83,7 @@ class ProgramValues:
                 (private.pywrap_tfe, "TFE_Py_Execute", self._execute_converted),
                 (private.Function, "__call__", self.call_function),
                 (private.constant_op, "convert_to_eager_tensor", self._convert),
-                (private.EagerTensorBase, "_numpy", _read_array),
+                (private.EagerTensorBase, "_numpy", self._read_array),
             ):
                 stack.enter_context(wrap_calls(owner, name, call))
 
@@ -173,7 +174,7 @@ class ProgramValues:
         return results
 
     def _run_with_values(self, op_type: str, run: _Run, inputs: Sequence[Any]) -> Any:
-        """Run an op; an integer of the card keeps its value if the host has all inputs.
+        """Run an op; integers and few floats keep their values if the host has all inputs.
 
         A vocabulary's indices, for example, lie on the card before a table on the host reads them.
         """
@@ -203,7 +204,9 @@ class ProgramValues:
             return own
 
         with self._running_own_ops(), private.stop_recording(), tf.device(HOST):
-            return tf.nest.map_structure(self._give_value, own, run(known))
+            results = tf.nest.map_structure(self._give_value, own, run(known))
+
+        return tf.nest.map_structure(link_gradient, results, own)
 
     def _give_value(self, own: Any, host: Any) -> Any:
         """Return a result of the card that has the value of the host's."""
@@ -309,6 +312,13 @@ class ProgramValues:
 
         return old(tensor)
 
+    def _read_array(self, old: Any, tensor: Any) -> Any:
+        """Return a tensor's value as NumPy has it; the host's if it is known."""
+        if not self._is_running and _is_unknown(tensor):
+            self.last_read = find_calling_line()
+
+        return old(getattr(tensor, _HOST_VALUE, tensor))
+
     def _note(self, name: str, decides: str) -> str:
         """Note an unknown value; return the line of the user's code."""
         line = find_calling_line()
@@ -327,11 +337,18 @@ def _is_empty(result: Any) -> bool:
 
 
 def _lacks_value(result: Any) -> bool:
-    """Return whether an op's result is one tensor of integers or truths without a value."""
+    """Return whether an op's result lacks a value that the host may keep.
+
+    Long tensors of floats are data, whose values decide nothing.
+    """
+    if not isinstance(result, tf.Tensor) or result.dtype in _WITHOUT_VALUES:
+        return False
+
+    is_whole = result.dtype.is_integer or result.dtype.is_bool
+    most = _MOST_ELEMENTS if is_whole else _FEW
+
     return (
-        isinstance(result, tf.Tensor)
-        and (result.dtype.is_integer or result.dtype.is_bool)
-        and result.shape.num_elements() <= _MOST_ELEMENTS
+        result.shape.num_elements() <= most
         and "GPU" in result.backing_device
         and not hasattr(result, _HOST_VALUE)
     )
@@ -376,9 +393,4 @@ def _find_host_value(value: Any) -> Any:
         parts = [_find_host_value(one) for one in value]
         return None if any(one is None for one in parts) else parts
 
-    return value if isinstance(value, int | np.ndarray | np.integer) else None
-
-
-def _read_array(old: Any, tensor: Any) -> Any:
-    """Return a tensor's value as NumPy has it; the host's if it is known."""
-    return old(getattr(tensor, _HOST_VALUE, tensor))
+    return value if isinstance(value, int | float | np.ndarray | np.number) else None

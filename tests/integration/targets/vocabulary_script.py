@@ -1,4 +1,4 @@
-"""A script whose layers need true values on a card: those of a vocabulary, and a checked mask."""
+"""A script that needs true values on a card, and ends where it reads one that depends on weights."""
 
 import keras  # noqa: TID253
 import numpy as np
@@ -17,3 +17,12 @@ network.add(keras.layers.Dense(1))
 network.compile("adam", "mse")
 network.fit(tokens, np.ones((32, 1)), batch_size=8, epochs=2, verbose=0)
 assert network.predict(tokens, batch_size=8, verbose=0).shape == (32, 1)
+
+weight = tf.Variable(5.0)
+assert np.array_equal(tf.range(0.0, 2.0, 0.5), [0, 0.5, 1, 1.5])
+with tf.GradientTape() as tape:
+    scale = tf.constant(2.0)
+    tape.watch(scale)
+    area = scale * scale
+assert tape.gradient(area, scale) is not None
+assert (weight * 3.0).numpy() == 15.0
