@@ -7,6 +7,8 @@ that cannot be read or written counts as absent.
 
 import contextlib
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -24,6 +26,22 @@ def read_memory_bytes() -> int:
         return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
     return 0
+
+
+@contextlib.contextmanager
+def send_stderr_to(path: Path) -> Iterator[None]:
+    """Append what the process writes to standard error, also in C++, to a file."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+
+    try:
+        with path.open("a") as sink:
+            os.dup2(sink.fileno(), 2)
+            yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 VARIABLE = "TF_MEMORY_ANALYZER_CACHE"

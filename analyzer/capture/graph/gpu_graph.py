@@ -9,8 +9,8 @@ registers no GPU kernels: ``host_copies`` lists the ops without one, and inserts
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -28,6 +28,7 @@ from analyzer.model.graph.host_copies import (
     insert_host_copies,
     place_by_handles,
 )
+from analyzer.model.machine import send_stderr_to
 
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 _CARD = "/job:localhost/replica:0/task:0/device:GPU:0"
@@ -148,7 +149,8 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
         rewrites.dependency_optimization = rewrites.OFF
 
     cluster = private.grappler_cluster.Cluster(devices=devices)
-    with _discard_cpp_messages():
+    # A build for the CPU warns about each op without a GPU kernel, so about every op.
+    with send_stderr_to(Path(os.devnull)):
         graph_def = private.tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)
 
     for node in graph_def.node:
@@ -170,21 +172,6 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
             node.attr["T"].type, node.attr["index"].i = dtype, index
 
     return graph_def
-
-
-@contextlib.contextmanager
-def _discard_cpp_messages() -> Iterator[None]:
-    """Discard standard error: a CPU build warns about each op without a GPU kernel, so every op."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-
-    try:
-        with open(os.devnull, "w") as sink:
-            os.dup2(sink.fileno(), 2)
-            yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
 
 
 def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:

@@ -15,6 +15,7 @@ from analyzer.capture.private_names import (
     profiler_v2,
 )
 from analyzer.capture.process.capture_worker import write_run
+from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.capture.run.instrumentation import Observations, observe_step
 from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.step_capture import (
@@ -44,6 +45,7 @@ from analyzer.model.contract.run_note import (
     encode_run,
     read_run_file,
 )
+from analyzer.model.machine import send_stderr_to
 from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
 from analyzer.tracing.parse.xplane import WATCHED_STEP
 
@@ -119,7 +121,8 @@ class StepTrace:
         self._discard_profile()
 
         try:
-            _START(str(self._folder))
+            with self._keeping_log_lines():
+                _START(str(self._folder))
         except tf.errors.OpError:
             return False
 
@@ -132,18 +135,25 @@ class StepTrace:
             self._is_running = False
             self._has_trace = True
             self._process_peak.pause()
-            _STOP()
+            with self._keeping_log_lines():
+                _STOP()
+
             self._process_peak.subtract_trace()
 
     def _discard_profile(self) -> None:
         if self._is_running:
-            _STOP(save=False)
+            with self._keeping_log_lines():
+                _STOP(save=False)
 
         self._is_running = self._has_trace = False
         shutil.rmtree(self._folder / "plugins", ignore_errors=True)
 
         for name in (GRAPH_FILE, RUN_FILE):
             (self._folder / name).unlink(missing_ok=True)
+
+    def _keeping_log_lines(self) -> contextlib.AbstractContextManager[None]:
+        """Keep the profiler's log lines, which a run of the program alone lacks, in the run folder."""
+        return send_stderr_to(self._folder / LOG_FILE)
 
     def observe(self) -> None:
         """Start to observe gradients and layers, and to trace the run."""
