@@ -107,8 +107,8 @@ def fit(
     keep = partial(_keep, known, is_quiet=outputs.quiet)
 
     try:
-        with progress_bar(outputs.progress) as progress:
-            answer = search(spec, chosen, question, progress, keep)
+        with progress_bar(outputs.progress):
+            answer = search(spec, chosen, question, keep)
     except (KeyboardInterrupt, Terminated, AnalyzerError):
         for last in known[-1:]:
             _show(last, outputs)

@@ -24,8 +24,9 @@ from analyzer.fitting.size_answers import answer_sizes
 from analyzer.fitting.size_search import CardSearch
 from analyzer.fitting.step_access import StepAccess, open_accesses, run_at_once
 from analyzer.fitting.varied_size import choose_first_size
-from analyzer.model.contract.capture_request import CaptureOptions, Progress, TargetSpec
+from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.errors import InputError
+from analyzer.model.progress import listening
 from analyzer.model.units import format_bytes
 
 Rows = list[CardAnswer]
@@ -43,7 +44,6 @@ def fit_all_cards(
     spec: TargetSpec,
     options: CaptureOptions,
     question: FitQuestion,
-    progress: Progress,
     keep: Keep,
 ) -> FitAnswer:
     """Find the largest batch on each card, or on each one with a price; or judge one batch.
@@ -60,17 +60,12 @@ def fit_all_cards(
     rows: Rows = []
 
     judged = 0  # kinds of cards
-    reached = [0.0]  # the share of the search for one kind of card
 
-    def show(stage: str) -> None:
+    def show(stage: str, share: float | None) -> None:
         known = f"{len(rows)} of {len(cards)} cards known"
-        progress(f"{stage}, {known}", (judged + reached[0]) / len(kinds))
+        outer(f"{stage}, {known}", judged / len(kinds))
 
-    def report(stage: str, share: float) -> None:
-        reached[0] = max(share, reached[0])
-        show(stage)
-
-    fit_kind = partial(_fit_kind, options, question, report)
+    fit_kind = partial(_fit_kind, options, question)
 
     def judge(access: StepAccess, group: list[Gpu]) -> tuple[FitAnswer, Rows]:
         try:
@@ -83,7 +78,8 @@ def fit_all_cards(
             return fit_kind(access, older)
 
     with (
-        open_accesses(spec, show) as accesses,
+        listening(show) as outer,
+        open_accesses(spec) as accesses,
         closing(run_at_once(accesses, judge, kinds)) as found,
     ):
         for kind_answer, new_rows in found:
@@ -91,7 +87,6 @@ def fit_all_cards(
             answer = _combine(kind_answer, rows, question.wanted, len(cards))
             keep(answer)
             judged += 1
-            reached[0] = 0.0
 
     return answer
 
@@ -103,7 +98,6 @@ def _kind_of(gpu: Gpu) -> int:
 def _fit_kind(
     options: CaptureOptions,
     question: FitQuestion,
-    report: Progress,
     access: StepAccess,
     cards: list[Gpu],
 ) -> tuple[FitAnswer, Rows]:
@@ -118,7 +112,7 @@ def _fit_kind(
     is_one = question.wanted is not None
     all_bytes = [limit.bytes for limit in limits]
     search = CardSearch(all_bytes, choose_first_size((), options), is_one=is_one)
-    facts = answer_sizes(own_access, chosen, (), search, report)
+    facts = answer_sizes(own_access, chosen, (), search)
 
     for gpu, limit in zip(cards, limits, strict=True):
         largest = safe = holds_wanted = need_bytes = None

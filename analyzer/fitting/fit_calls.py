@@ -72,7 +72,7 @@ def fit(
     )
 
     with _access(target, options) as access:
-        return fit_step(access, options, question, lambda stage, share: None)
+        return fit_step(access, options, question)
 
 
 def fits(
@@ -103,7 +103,7 @@ def fits(
     search = CardSearch([bounds.bytes], size, is_one=True)
 
     with _access(target, options) as access:
-        answer_sizes(access, options, (), search, lambda stage, share: None)
+        answer_sizes(access, options, (), search)
 
     high_bytes = search.points[size].need_high_bytes
 

@@ -19,18 +19,15 @@ from analyzer.fitting.size_answers import (
 from analyzer.fitting.size_search import SizeSearch
 from analyzer.fitting.step_access import StepAccess, access_target
 from analyzer.fitting.varied_size import Varied, apply_size, choose_first_size
-from analyzer.model.contract.capture_request import CaptureOptions, Progress, TargetSpec
+from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.interrupts import Terminated
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.units import BoundedBytes
-from analyzer.session.target_results import share_progress
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulated_card.card_environment import find_smallest_card
 
 # Takes an answer that a command can show if it is interrupted.
 Keep = Callable[[FitAnswer], None]
-
-_SEARCH_SHARE = 0.8  # of the progress; the rest is for the remedies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,25 +46,17 @@ def fit_target(
     spec: TargetSpec,
     options: CaptureOptions,
     question: FitQuestion,
-    progress: Progress,
     keep: Keep,
 ) -> FitAnswer:
     """Find the largest size of a target's step under a limit; start at the options' batch size."""
-    reached = [0.0]
-
-    def report(stage: str, share: float) -> None:
-        reached[0] = share
-        progress(stage, share)
-
-    with access_target(spec, lambda stage: progress(stage, reached[0])) as access:
-        return fit_step(access, options, question, report, keep)
+    with access_target(spec) as access:
+        return fit_step(access, options, question, keep)
 
 
 def fit_step(
     access: StepAccess,
     options: CaptureOptions,
     question: FitQuestion,
-    report: Progress,
     keep: Keep = lambda answer: None,
 ) -> FitAnswer:
     """Find the largest size of a step under a limit; ``keep`` gets the answer before an interruption."""
@@ -84,13 +73,7 @@ def fit_step(
         return describe_sizes(access.name, options, search, facts, limited_by, question)
 
     try:
-        facts = answer_sizes(
-            access,
-            limited,
-            varied,
-            search,
-            share_progress(report, 0.0, _SEARCH_SHARE),
-        )
+        facts = answer_sizes(access, limited, varied, search)
     except (KeyboardInterrupt, Terminated):
         if search.points:
             known = assume_facts(limited, can_run(access, limited))
@@ -103,11 +86,8 @@ def fit_step(
 
     if question.remedies is not None:
         chosen = apply_size(varied, limited, answer.size_of_remedies)
-        rest = share_progress(report, _SEARCH_SHARE, 1.0)
-        trial = RemedyTrial(access, chosen, answer.limit_bytes, rest)
+        trial = RemedyTrial(access, chosen, answer.limit_bytes)
         answer = replace_fields(answer, remedies=try_remedies(trial, question.remedies))
-
-    report("done", 1.0)
 
     return add_headline(answer)
 

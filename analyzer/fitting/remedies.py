@@ -32,12 +32,12 @@ from analyzer.fitting.step_access import (
 )
 from analyzer.model.contract.capture_request import (
     CaptureOptions,
-    Progress,
     TargetKind,
     TargetSpec,
 )
 from analyzer.model.contract.report_file import Finding, StepRemedy
 from analyzer.model.errors import InputError, suggest_names
+from analyzer.model.progress import listening, report_stage
 from analyzer.model.units import format_bytes
 from analyzer.report.actions import remedy_of
 from analyzer.report.answer import add_answer
@@ -60,7 +60,6 @@ class RemedyTrial:
     access: StepAccess
     options: CaptureOptions
     limit_bytes: int | None
-    report: Progress
     # Takes each as it is known
     keep: Callable[[StepRemedy], None] = lambda remedy: None
     patch_file: Path | None = None  # the file to write patches of, into a folder
@@ -79,8 +78,7 @@ def try_remedies(
     unchanged step, which is captured here if it is None.
     """
     options = trial.options
-    report = trial.report
-    report("estimating the unchanged step", 0.0)
+    report_stage("estimating the unchanged step")
 
     before = (
         estimate_step(trial.access, options, "unchanged")
@@ -98,7 +96,10 @@ def try_remedies(
     def run(access: StepAccess, plan: RemedyPlan) -> StepRemedy:
         return _try_plan(replace(trial, access=access), plan, before)
 
-    with closing(run_at_once(accesses, run, plans)) as found:
+    with (
+        listening(lambda stage, share: None) as outer,  # captures at the same time
+        closing(run_at_once(accesses, run, plans)) as found,
+    ):
         for remedy in found:
             remedies.append(remedy)
             trial.keep(remedy)
@@ -107,7 +108,7 @@ def try_remedies(
             left_s = (time.monotonic() - begin) / len(remedies) * left
             minutes = math.ceil(left_s / 60)
             stage = f"{len(remedies)} of {len(plans)} changes, about {minutes} min left"
-            report(stage, (len(remedies) + 1) / (len(plans) + 1))
+            outer(stage, (len(remedies) + 1) / (len(plans) + 1))
 
     remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
 
@@ -184,7 +185,7 @@ def prove_findings(
     remedies: list[StepRemedy] = []
 
     for finding in findings:
-        trial.report(f"running the change for {finding.id}", 0.5)
+        report_stage(f"running the change for {finding.id}")
 
         plan = plans.get(remedy_of(finding))
         if plan is None:
@@ -288,7 +289,6 @@ def add_remedies(
     names: Sequence[str] | None,
     folder: Path,
     *,
-    progress: Progress,
     keep: Callable[[StepRemedy], None],
     patches: Path | None,
 ) -> Result:
@@ -306,7 +306,6 @@ def add_remedies(
             accesses[0],
             options,
             limit_bytes,
-            progress,
             keep,
             file,
             patches or Path(),

@@ -51,14 +51,8 @@ class StepAccess:
 
 
 @contextmanager
-def access_target(
-    spec: TargetSpec,
-    show_stage: Callable[[str], None] = lambda stage: None,
-) -> Iterator[StepAccess]:
-    """Give access to the step of a target through forks of a process that has TensorFlow.
-
-    ``show_stage`` is called with the stage of a capture.
-    """
+def access_target(spec: TargetSpec) -> Iterator[StepAccess]:
+    """Give access to the step of a target through forks of a process that has TensorFlow."""
     if spec.kind is TargetKind.TRACE:
         raise InputError(
             f"{spec.text} is a trace or an estimate of one batch size.",
@@ -67,16 +61,12 @@ def access_target(
 
     with make_workplace() as folder, ForkServers(folder) as servers:
 
-        def show(stage: str, share: float) -> None:
-            show_stage(stage)
-
         def capture_spec(spec: TargetSpec, options: CaptureOptions, out: Path) -> Path:
             return capture_target(
                 spec,
                 options,
                 out,
                 force=False,
-                progress=show,
                 copies=servers,
             )
 
@@ -91,7 +81,6 @@ def access_target(
                 capture,
                 spec,
                 force=False,
-                progress=show,
                 kind="sizes",
                 copies=servers,
             ),
@@ -100,17 +89,14 @@ def access_target(
 
 
 @contextmanager
-def open_accesses(
-    spec: TargetSpec,
-    show_stage: Callable[[str], None] = lambda stage: None,
-) -> Iterator[list[StepAccess]]:
+def open_accesses(spec: TargetSpec) -> Iterator[list[StepAccess]]:
     """Give two accesses to a target, if the machine has the cores and the memory, else one."""
     is_large = count_cores() > 1 and read_memory_bytes() > _TWO_BYTES
 
     with ExitStack() as stack:
-        accesses = [stack.enter_context(access_target(spec, show_stage))]
+        accesses = [stack.enter_context(access_target(spec))]
         if is_large:
-            accesses.append(stack.enter_context(access_target(spec, show_stage)))
+            accesses.append(stack.enter_context(access_target(spec)))
 
         yield accesses
 

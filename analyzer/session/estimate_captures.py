@@ -22,7 +22,6 @@ from analyzer.model.contract.capture_request import (
     ASSUMPTIONS,
     CaptureKind,
     CaptureOptions,
-    Progress,
     TargetSpec,
 )
 from analyzer.model.contract.run_note import read_run_file
@@ -59,7 +58,6 @@ def capture_target(
     out: Path,
     *,
     force: bool,
-    progress: Progress,
     copies: ForkServers | None = None,
 ) -> Path:
     """Capture a named target for an estimate in a child process; return the run folder."""
@@ -70,7 +68,6 @@ def capture_target(
             options,
             out,
             force=force,
-            progress=progress,
             kind=kind,
             copies=copies,
         )

@@ -11,17 +11,16 @@ from analyzer.model.contract import report_json
 from analyzer.model.contract.capture_request import (
     NOTHING_ASKED,
     CaptureOptions,
-    Progress,
     TargetSpec,
     WatchRequest,
     WhatIf,
-    report_nothing,
 )
 from analyzer.model.contract.report_file import Kind
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import TraceError
 from analyzer.model.interrupts import ignore_repetition
 from analyzer.model.machine import create_cache_folder
+from analyzer.model.progress import report_stage
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.estimate_captures import capture_target
@@ -37,24 +36,18 @@ def trace_target(
     force: bool,
     save: bool = True,
     what_if: WhatIf = NOTHING_ASKED,
-    progress: Progress = report_nothing,
 ) -> Result:
     """Trace a target's step in a child process and explain it.
 
     ``force`` replaces an earlier run in ``out``. ``save`` writes the report into it; a temporary folder
     needs none. A StepOutOfMemory says that the system killed the step's process.
     """
-    capturing = share_progress(progress, 0.0, 0.8)
-    folder = capture(spec, options, out, force=force, progress=capturing)
-
-    opening = share_progress(progress, 0.8, 0.9)
-    result = open_result(folder, what_if=what_if, progress=opening)
+    folder = capture(spec, options, out, force=force)
+    result = open_result(folder, what_if=what_if)
 
     if save:
-        progress("writing the report", 0.95)
+        report_stage("writing the report")
         save_report(result, folder)
-
-    progress("done", 1.0)
 
     return result
 
@@ -98,27 +91,16 @@ def estimate_target(
     force: bool = False,
     save: bool = True,
     what_if: WhatIf = NOTHING_ASKED,
-    progress: Progress = report_nothing,
 ) -> Result:
     """Estimate a target's memory: run it on a simulated card, or predict it from its graph.
 
     ``force`` and ``save`` as in ``trace_target``.
     """
     check_steps(options)
-    capturing = share_progress(progress, 0.0, 0.8)
-    folder = capture_target(spec, options, out, force=force, progress=capturing)
+    folder = capture_target(spec, options, out, force=force)
     create_cache_folder()
 
-    opening = share_progress(progress, 0.8, 0.9)
-    result = explain_folder(folder, save=save, what_if=what_if, progress=opening)
-    progress("done", 1.0)
-
-    return result
-
-
-def share_progress(report: Progress, begin: float, end: float) -> Progress:
-    """Return the progress of a part of the work."""
-    return lambda stage, share: report(stage, begin + (end - begin) * share)
+    return explain_folder(folder, save=save, what_if=what_if)
 
 
 def explain_folder(
@@ -126,11 +108,10 @@ def explain_folder(
     *,
     save: bool = True,
     what_if: WhatIf = NOTHING_ASKED,
-    progress: Progress = report_nothing,
 ) -> Result:
     """Explain a new capture of an estimate and write the report; on failure remove the folder."""
     try:
-        result = open_estimate(folder, what_if=what_if, progress=progress)
+        result = open_estimate(folder, what_if=what_if)
         if save:
             return save_report(result, folder)
 

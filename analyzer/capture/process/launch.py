@@ -33,10 +33,8 @@ from analyzer.model.contract.capture_request import (
     CaptureKind,
     CaptureOptions,
     CaptureRequest,
-    Progress,
     TargetKind,
     TargetSpec,
-    report_nothing,
 )
 from analyzer.model.contract.child_messages import (
     CaptureDone,
@@ -53,6 +51,7 @@ from analyzer.model.errors import (
     StepOutOfMemory,
     TargetError,
 )
+from analyzer.model.progress import report_stage
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
@@ -74,7 +73,6 @@ def capture(
     out: Path,
     *,
     force: bool,
-    progress: Progress,
     kind: CaptureKind = "run",
     copies: ForkServers | None = None,
     limit_s: float = math.inf,
@@ -106,7 +104,7 @@ def capture(
                 child = _start(request, copies)
 
                 with _send_sizes(staging / SIZES_PIPE, next_size) as answer:
-                    _wait(child, request, progress, answer, limit_s)
+                    _wait(child, request, answer, limit_s)
 
             shutil.rmtree(staging / SIMULATED_CARD_FOLDER, ignore_errors=True)
 
@@ -215,7 +213,6 @@ def _send_sizes(
 def _wait(
     child: Child | Fork,
     request: CaptureRequest,
-    progress: Progress,
     answer: Callable[[SizeRun], None],
     limit_s: float,
 ) -> None:
@@ -229,7 +226,7 @@ def _wait(
         for last in child.messages():
             if isinstance(last, StageBegun):
                 stage = last.stage
-                progress(stage, last.share)
+                report_stage(stage)
             elif isinstance(last, SizeRun):
                 child.limit_time(limit_s)
                 answer(last)
@@ -307,7 +304,7 @@ def capture_live(
         def run(make: Callable[[], Program], folder: Path) -> Captured:
             steps = options.step_count
             with profiling(folder):
-                return run_steps(make, steps, report_nothing, own_process=False)
+                return run_steps(make, steps, own_process=False)
 
         return _capture_here(target, options, out, run, force=force)
 
@@ -326,7 +323,7 @@ def capture_live(
                 path=str(path),
             )
 
-            return capture(file, options, out, force=force, progress=report_nothing)
+            return capture(file, options, out, force=force)
 
     if options.gpu:
         raise TargetError(
@@ -356,7 +353,7 @@ def capture_unrun(
         target,
         options,
         out,
-        lambda make, folder: capture_graph(make, report_nothing, options),
+        lambda make, folder: capture_graph(make, options),
         force=force,
     )
 

@@ -36,11 +36,11 @@ from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.host_setup import collect_setup_values
 from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
-from analyzer.model.contract.capture_request import Progress
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.run_note import STEP_WITH_ALL, StepConfig
 from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.interrupts import pause_collector
+from analyzer.model.progress import report_stage
 from analyzer.simulated_card.card_environment import SHORT_POOL
 from analyzer.simulated_card.core_calls import delay_kernels, read_requested_peak
 
@@ -84,7 +84,6 @@ def profiling(logdir: Path) -> Iterator[Callable[[], None]]:
 def run_steps(
     make: Callable[[], Program],
     steps: int,
-    report: Progress,
     *,
     end_trace: Callable[[], None] = lambda: None,
     own_process: bool = True,
@@ -101,7 +100,7 @@ def run_steps(
     """
     partitions: list[Any] = []
     with observe_step() as observed, collect_setup_values() as setup:
-        report("building the model", 0.0)
+        report_stage("building the model")
         try:
             with disable_python_tracing():
                 program = make()
@@ -121,7 +120,7 @@ def run_steps(
             wanted = None if then else partitions
 
             try:
-                _run(state, wanted, report, end_trace, own_process=own_process)
+                _run(state, wanted, end_trace, own_process=own_process)
             except InputError:
                 raise
             except (SystemExit, Exception) as failure:
@@ -131,7 +130,7 @@ def run_steps(
             then(state)
             state.function = None
 
-    report("reading the graph", 0.92)
+    report_stage("reading the graph")
 
     with pause_collector():
         captured = describe_capture(state, partitions)
@@ -165,13 +164,12 @@ def _describe_unmade(failure: BaseException) -> Capturing:
 def _run(
     state: Capturing,
     partitions: list[Any] | None,
-    report: Progress,
     end_trace: Callable[[], None],
     *,
     own_process: bool,
 ) -> None:
     """Trace the step and run it, with its progress in ``state``."""
-    report("tracing the step", 0.1)
+    report_stage("tracing the step")
     began_s = time.monotonic()
     is_on_simulated_card = "SIMULATED_CARDS" in os.environ
     if partitions is None or is_on_simulated_card:
@@ -202,17 +200,16 @@ def _run(
         state.variables.snapshot()
 
         for index in range(state.wanted):
-            share = 0.3 + 0.6 * index / state.wanted
-            report(f"running step {index + 1} of {state.wanted}", share)
+            report_stage(f"running step {index + 1} of {state.wanted}")
             _run_step(state, index, partitions)
             state.done += 1
             state.variables.snapshot()
 
         if is_on_simulated_card and partitions is not None:
             spent_s = time.monotonic() - began_s
-            report("writing the trace", 0.9)
+            report_stage("writing the trace")
             end_trace()
-            report("repeating the step", 0.9)
+            report_stage("repeating the step")
             _repeat_step(state, spent_s)
 
 

@@ -1,7 +1,5 @@
 """The prediction of a noted step as a ``Recording``, like a measured one."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 
@@ -66,7 +64,6 @@ def predict_note(
     limit_bytes: int | None = None,
     growth: bool = False,
     search: bool = False,
-    progress: Callable[[float], None] = lambda share: None,
 ) -> Recording:
     """Predict the allocations of a noted step, from the process's start to the end of the last step.
 
@@ -89,7 +86,7 @@ def predict_note(
         limit_bytes = limit_bytes or memory_limit(gpu).bytes
         options = BfcOptions.gpu(limit_bytes, growth=growth)
 
-    prediction = predict(note, device, options, search=search, progress=progress)
+    prediction = predict(note, device, options, search=search)
 
     check_assumptions(note, prediction.decisions)
 

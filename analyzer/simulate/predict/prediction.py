@@ -1,11 +1,12 @@
 """The prediction of a step: a few schedules, of which the median is shown and all give the range."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from analyzer.model.progress import report_stage
 from analyzer.model.units import Range
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import find_shared_limits
@@ -51,7 +52,6 @@ def predict(
     options: BfcOptions,
     *,
     search: bool = False,
-    progress: Callable[[float], None] = lambda share: None,
 ) -> Prediction:
     """Play schedules of a step on a device, and replay them in its allocator."""
     whole = Prepared(note, device)
@@ -63,7 +63,7 @@ def predict(
         count = FEWEST_SCHEDULES
 
     for seed in range(count):
-        progress(0.9 * seed / count)
+        report_stage("predicting", seed / count)
         schedules.append(play(prepared, seed))
 
     schedules.sort(key=lambda schedule: schedule.peak_bytes)
@@ -77,8 +77,6 @@ def predict(
 
     for schedule, sequence in zip(schedules, sequences, strict=True):
         allocated.append(measure_allocated(schedule, sequence, options))
-
-    progress(0.9)
 
     return Prediction(
         prepared=prepared,

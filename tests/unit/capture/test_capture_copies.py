@@ -68,7 +68,6 @@ def test_copies_are_as_processes_of_their_own(tmp_path: Path) -> None:
             CaptureOptions(device="cpu", batch_size=size),
             tmp_path / "run",
             force=True,
-            progress=lambda stage, share: None,
             kind=kind,
             copies=copies,
             limit_s=limit_s,
