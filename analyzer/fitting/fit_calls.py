@@ -29,8 +29,8 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
-from analyzer.session.estimate_captures import capture_object
 from analyzer.session.public_calls import make_options
+from analyzer.session.target_results import capture_object
 from analyzer.simulated_card.card_environment import normalize_cards
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from analyzer.model.errors import (
     TargetError,
 )
 from analyzer.model.progress import report_stage
-from analyzer.session.estimate_captures import find_obstacle
-from analyzer.simulate.predict.decisions import describe_sizes
+from analyzer.session.target_results import find_obstacle
+from analyzer.simulate.predict.prediction import describe_sizes
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 # the first allocates variables of the optimizer, the others repeat

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from analyzer.capture.process.fork_servers import ForkServers
+from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture
 from analyzer.explain.need import find_need
 from analyzer.model.contract.capture_request import (
@@ -22,8 +22,8 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.errors import InputError
 from analyzer.model.machine import count_cores, read_memory_bytes
-from analyzer.session.estimate_captures import capture_target
 from analyzer.session.opening import analyse_step
+from analyzer.session.target_results import capture_target
 from analyzer.simulate.allocator.limits import LIMIT_MARGIN
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run

@@ -265,8 +265,7 @@ def _configure(request: CaptureRequest, *, on_card: bool) -> None:
 
 def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Captured:
     from analyzer.capture.graph.estimate_capture import capture_unrun_step
-    from analyzer.capture.run.profiled_run import profiling, run_steps
-    from analyzer.capture.run.size_runs import answer_sizes
+    from analyzer.capture.run.profiled_run import answer_sizes, profiling, run_steps
     from analyzer.capture.targets.resolve_target import resolve
 
     options = request.options

@@ -27,8 +27,12 @@ from analyzer.capture.process.child_environment import (
     hides_own_gpus,
     make_environment,
 )
-from analyzer.capture.process.child_process import Child, Fork, make_start_command
-from analyzer.capture.process.fork_servers import ForkServers
+from analyzer.capture.process.child_process import (
+    Child,
+    Fork,
+    ForkServers,
+    make_start_command,
+)
 from analyzer.model.contract.capture_request import (
     CaptureKind,
     CaptureOptions,

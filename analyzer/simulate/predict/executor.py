@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from analyzer.simulate.predict.buffers import Tensor, share
 from analyzer.simulate.predict.control_flow import ControlFlow
+from analyzer.simulate.predict.ledger import Tensor, share
 from analyzer.simulate.predict.prepared_step import (
     ENTERS,
     EXITS,

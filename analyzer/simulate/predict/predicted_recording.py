@@ -41,9 +41,13 @@ from analyzer.simulate.allocator.replay import (
 )
 from analyzer.simulate.kernels.cpu_kernels import CPU
 from analyzer.simulate.kernels.gpu_kernels import gpu_device
-from analyzer.simulate.predict.buffers import Buffer
-from analyzer.simulate.predict.decisions import check_assumptions, describe_sizes
-from analyzer.simulate.predict.prediction import Prediction, predict
+from analyzer.simulate.predict.ledger import Buffer
+from analyzer.simulate.predict.prediction import (
+    Prediction,
+    check_assumptions,
+    describe_sizes,
+    predict,
+)
 from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.stated_range import (
     describe_notes,

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark
 
-from analyzer.capture.process.fork_servers import ForkServers
+from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.model.contract.capture_request import CaptureKind, CaptureOptions

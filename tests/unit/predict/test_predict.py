@@ -26,7 +26,7 @@ from analyzer.model.recording.timeline import earlier_categories
 from analyzer.simulate.kernels.cpu_kernels import CPU, HANDLE_BYTES
 from analyzer.simulate.kernels.op_call import MemoryPlan, Output, Way
 from analyzer.simulate.predict.predicted_recording import make_table
-from analyzer.simulate.predict.schedule import play
+from analyzer.simulate.predict.prediction import play
 from analyzer.simulate.predict.stated_range import describe_notes
 
 
