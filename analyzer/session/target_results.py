@@ -36,7 +36,6 @@ from analyzer.model.errors import (
     TargetError,
     TraceError,
 )
-from analyzer.model.interrupts import ignore_repetition
 from analyzer.model.machine import create_cache_folder
 from analyzer.model.progress import report_stage
 from analyzer.report.output_files import write_text
@@ -229,22 +228,21 @@ def trace_script(
     if end.folder is None:
         return end, None
 
-    with ignore_repetition(end.interrupted_s):
-        try:
-            result = open_result(end.folder, what_if=what_if)
-        except TraceError as error:
-            note = read_run_file(end.folder / RUN_FILE).watch
-            has_memory = note is None or any(note.own_peaks)
-            if not has_memory:
-                remove_run(end.folder)  # nothing in it can be opened
+    try:
+        result = open_result(end.folder, what_if=what_if)
+    except TraceError as error:
+        note = read_run_file(end.folder / RUN_FILE).watch
+        has_memory = note is None or any(note.own_peaks)
+        if not has_memory:
+            remove_run(end.folder)  # nothing in it can be opened
 
-            return replace(
-                end,
-                note=note,
-                unread=str(error) if has_memory else "",
-            ), None
+        return replace(
+            end,
+            note=note,
+            unread=str(error) if has_memory else "",
+        ), None
 
-        return end, save_report(result, end.folder)
+    return end, save_report(result, end.folder)
 
 
 def estimate_target(
