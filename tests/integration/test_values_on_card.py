@@ -18,11 +18,11 @@ def trace(workbench: Workbench, target: str, *options: str) -> dict[str, Any]:
     return workbench.run("trace", target, "--no-jit", *options).document
 
 
-def trace_script(workbench: Workbench, script: str, *options: str) -> dict[str, Any]:
+def trace_script(
+    workbench: Workbench, script: str, *options: str, **environment: str
+) -> dict[str, Any]:
     words = ("trace", script, "--out", "of-a-script", *options)
-    # without a folder that keeps the card's library
-    cache = {"TF_MEMORY_ANALYZER_CACHE": "off"}
-    analyze_in_child(*words, cwd=workbench.folder, **cache)
+    analyze_in_child(*words, cwd=workbench.folder, **environment)
     report = workbench.folder / "of-a-script" / "report.json"
     document: dict[str, Any] = json.loads(report.read_text())
     return document
@@ -75,6 +75,9 @@ def test_values_of_freed_memory_are_no_counts(workbench: Workbench) -> None:
 def test_a_script_gets_the_values_of_its_vocabulary_and_of_a_mask(
     workbench: Workbench,
 ) -> None:
-    document = trace_script(workbench, "vocabulary_script.py", "--gpu", "t4", "--force")
+    # without a folder that keeps the card's library
+    cache = {"TF_MEMORY_ANALYZER_CACHE": "off"}
+    words = ("vocabulary_script.py", "--gpu", "t4", "--force")
+    document = trace_script(workbench, *words, **cache)
     assert document["error"] is None
     assert document["program"]["steps"] > 0
