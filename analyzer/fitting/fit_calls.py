@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.capture.process.launch import save_model
+from analyzer.capture.process.launch import is_model, name_live, save_model
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.fitting.fit_answer import FitAnswer as FitAnswer
 from analyzer.fitting.fit_target import (
@@ -21,12 +21,7 @@ from analyzer.fitting.size_answers import answer_sizes
 from analyzer.fitting.size_search import CardSearch
 from analyzer.fitting.step_access import StepAccess, access_target, make_workplace
 from analyzer.fitting.varied_size import parse_varied
-from analyzer.model.contract.capture_request import (
-    CaptureOptions,
-    StepOptions,
-    TargetKind,
-    TargetSpec,
-)
+from analyzer.model.contract.capture_request import CaptureOptions, StepOptions
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 from analyzer.session.public_calls import make_options
@@ -122,19 +117,9 @@ def _access(target: Any, options: CaptureOptions) -> Iterator[StepAccess]:
 
         return
 
-    name = str(getattr(target, "name", None) or getattr(target, "__name__", "step"))
-
-    is_model = hasattr(target, "get_config") and hasattr(target, "layers")
-    if options.gpu and is_model:
-        with save_model(target) as path:
-            spec = TargetSpec(
-                text=name,
-                kind=TargetKind.KERAS_FILE,
-                path=str(path),
-            )
-
-            with access_target(spec) as access:
-                yield access
+    if options.gpu and is_model(target):
+        with save_model(target) as spec, access_target(spec) as access:
+            yield access
 
         return
 
@@ -142,7 +127,7 @@ def _access(target: Any, options: CaptureOptions) -> Iterator[StepAccess]:
         return capture_object(target, options, folder)
 
     with make_workplace() as folder:
-        yield StepAccess(name=name, folder=folder, capture=capture)
+        yield StepAccess(name=name_live(target), folder=folder, capture=capture)
 
 
 def _make_options(step: StepOptions) -> CaptureOptions:

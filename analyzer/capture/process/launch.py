@@ -312,22 +312,16 @@ def capture_live(
 
         return _capture_here(target, options, out, run, force=force)
 
-    spec, out = _check_target(target, out, force=force)
-    if hasattr(target, "get_config") and hasattr(target, "layers"):
+    _, out = _check_target(target, out, force=force)
+    if is_model(target):
         jit = options.jit
         if jit is None and not options.gpu and getattr(target, "compiled", False):
             # on a card, the child's Keras chooses for the card
             jit = bool(target.jit_compile)
 
         options = replace(options, jit=jit)
-        with save_model(target) as path:
-            file = TargetSpec(
-                text=spec.text,
-                kind=TargetKind.KERAS_FILE,
-                path=str(path),
-            )
-
-            return capture(file, options, out, force=force)
+        with save_model(target) as spec:
+            return capture(spec, options, out, force=force)
 
     if options.gpu:
         raise TargetError(
@@ -335,10 +329,8 @@ def capture_live(
             hint="Name the step instead: analyzer.trace('file.py:make_step', gpu=...).",
         )
 
-    raise TargetError(
-        "TensorFlow runs in this process on an allocator that writes no memory events.",
-        hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or name the step "
-        "instead: analyzer.trace('file.py:make_step').",
+    raise make_allocator_error(
+        "name the step instead: analyzer.trace('file.py:make_step')"
     )
 
 
@@ -401,6 +393,14 @@ def can_trace_here() -> bool:
     return is_chosen or bool(tf.config.list_physical_devices("GPU"))
 
 
+def make_allocator_error(instead: str) -> TargetError:
+    """Return the error for a process that cannot trace; ``instead`` is another way to trace."""
+    return TargetError(
+        "TensorFlow runs in this process on an allocator that writes no memory events.",
+        hint=f"Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or {instead}.",
+    )
+
+
 def _check_target(
     target: Any,
     out: Path | None,
@@ -408,7 +408,7 @@ def _check_target(
     force: bool,
 ) -> tuple[TargetSpec, Path]:
     """Return a live target's spec and its folder, which is absolute: the step may change folders."""
-    name = str(getattr(target, "name", getattr(target, "__name__", "")) or "step")
+    name = name_live(target)
     spec = TargetSpec(text=name, kind=TargetKind.MODULE, path="", attribute=name)
     out = (out or run_folders.make_default_path(spec)).absolute()
     run_folders.check_writable(out, force=force)
@@ -416,9 +416,19 @@ def _check_target(
     return spec, out
 
 
+def name_live(target: Any) -> str:
+    """Return the name of a live model or function."""
+    return str(getattr(target, "name", getattr(target, "__name__", "")) or "step")
+
+
+def is_model(target: Any) -> bool:
+    """Return whether a live target is a Keras model."""
+    return hasattr(target, "get_config") and hasattr(target, "layers")
+
+
 @contextlib.contextmanager
-def save_model(model: Any) -> Iterator[Path]:
-    """Save a model into a temporary folder, for a child process."""
+def save_model(model: Any) -> Iterator[TargetSpec]:
+    """Save a model into a temporary folder, as a target for other processes."""
     with tempfile.TemporaryDirectory(prefix="tf-memory-analyzer-") as folder:
         path = Path(folder) / "model.keras"
         try:
@@ -429,4 +439,8 @@ def save_model(model: Any) -> Iterator[Path]:
                 hint="Name its code instead: analyzer.trace('file.py:build').",
             ) from error
 
-        yield path
+        yield TargetSpec(
+            text=name_live(model),
+            kind=TargetKind.KERAS_FILE,
+            path=str(path),
+        )

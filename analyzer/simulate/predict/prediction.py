@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import TensorSpec
+from analyzer.model.contract.graph_note import CONSTANTS, TensorSpec
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import InputError
 from analyzer.model.progress import report_stage
@@ -29,7 +29,7 @@ from analyzer.simulate.kernels.op_call import KernelDevice
 from analyzer.simulate.predict.control_flow import ControlFlow
 from analyzer.simulate.predict.executor import EdgeOrder, Executor
 from analyzer.simulate.predict.ledger import NO_NODE, Buffer, Ledger
-from analyzer.simulate.predict.prepared_step import CONSTANTS, Prepared
+from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.tracing.parse.run_folder import RunNote
 
 
