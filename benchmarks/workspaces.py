@@ -25,9 +25,9 @@ from typing import Final
 
 from analyzer.cards import find_gpu
 from analyzer.model.units import Range
-from analyzer.simulate.kernels.convolution_on_card import Convolution
 from analyzer.simulate.kernels.cudnn_algorithms import (
     LIKELY,
+    Convolution,
     Offer,
     find_offers,
 )

@@ -14,7 +14,7 @@ from analyzer.simulated_card.card_environment import make_card_environment
 
 _RUN = """
 import runpy, sys
-from analyzer.simulated_card.convolution_choices import register_convolutions
+from analyzer.simulated_card.core_calls import register_convolutions
 from analyzer.simulated_card.card_environment import parse_cards
 register_convolutions(parse_cards(sys.argv[1]))
 sys.argv[:] = sys.argv[2:]

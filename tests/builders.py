@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from unittest.mock import patch
 
 import pandas as pd
@@ -282,14 +282,14 @@ def complaints(err: str) -> str:
     )
 
 
-def analyze(*arguments: str | os.PathLike[str]) -> Ended:
+def analyze(*arguments: str | os.PathLike[str], stdout: IO[str] | None = None) -> Ended:
     """Run the command in this process, as its console script does."""
     from analyzer.cli import run
 
     out, err = io.StringIO(), io.StringIO()
     with (
         patch.object(sys, "argv", ["analyze", *map(os.fspath, arguments)]),
-        contextlib.redirect_stdout(out),
+        contextlib.redirect_stdout(stdout or out),
         contextlib.redirect_stderr(err),
     ):
         code = run()

@@ -4,9 +4,8 @@ from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.run_note import ThreadsNote, VariableNote
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.kernels.cpu_kernels import CPU
-from analyzer.simulate.predict.prediction import predict
+from analyzer.simulate.predict.prediction import play, predict
 from analyzer.simulate.predict.prepared_step import Prepared
-from analyzer.simulate.predict.schedule import play
 from analyzer.tracing.parse.run_folder import RunNote
 
 KIB = 1024

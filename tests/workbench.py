@@ -18,8 +18,7 @@ from builders import ROOT, Ended, analyze
 
 import analyzer
 from analyzer.capture.process import launch
-from analyzer.capture.process.child_process import Child, Fork
-from analyzer.capture.process.fork_servers import ForkServers
+from analyzer.capture.process.child_process import Child, Fork, ForkServers
 from analyzer.model.contract.capture_request import CaptureRequest
 
 TARGETS = ROOT / "tests" / "integration" / "targets"

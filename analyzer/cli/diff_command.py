@@ -8,7 +8,6 @@ from typing import Annotated
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
-from analyzer.model.contract.capture_request import Progress
 from analyzer.model.errors import GrowthError, InputError
 from analyzer.report.actions import step_options
 from analyzer.report.diff_sections import Diff, allowed_growth, diff_document
@@ -77,9 +76,9 @@ def diff(
         allowed_growth(fail_on_increase, 0)
 
     with TemporaryDirectory() as folder:
-        with progress_bar(outputs.progress) as progress:
+        with progress_bar(outputs.progress):
             step = batch_size, gpu
-            difference = _find_difference(a, b, python, step, Path(folder), progress)
+            difference = _find_difference(a, b, python, step, Path(folder))
 
         outputs.show(
             difference.to_json,
@@ -98,7 +97,6 @@ def _find_difference(
     pythons: Sequence[str] | None,
     step: tuple[int | None, str],
     folder: Path,
-    progress: Progress,
 ) -> Diff:
     """Return the difference between two runs, two environments, or the commits of a range."""
     batch_size, gpu = step
@@ -110,7 +108,6 @@ def _find_difference(
             pythons,
             step_options(batch_size, "", None, gpu),
             folder,
-            progress,
         )
 
     if b is None or pythons:
@@ -122,7 +119,7 @@ def _find_difference(
     if ".." in a.name and not a.exists():
         from analyzer.session.git_range import find_commit
 
-        return find_commit(str(a), str(b), folder, progress, batch_size, gpu)
+        return find_commit(str(a), str(b), folder, batch_size, gpu)
 
     needs = "needs a git range: analyze diff v1..HEAD train.py:build_model"
     options.refuse_options(needs, "Leave it out.", batch_size=batch_size, gpu=gpu)

@@ -106,10 +106,9 @@ def estimate(
         names = parse_remedies(capture.what_if or "all")
 
     with place.folder_for(spec) as folder:
-        with progress_bar(outputs.progress) as progress:
+        with progress_bar(outputs.progress):
             saving = {"force": outputs.force, "save": not place.no_save}
-            shared: dict[str, Any] = {"progress": progress, "what_if": what_if}
-            result = _make_result(spec, chosen, folder, saving, **shared)
+            result = _make_result(spec, chosen, folder, saving, what_if)
 
         if names is not None or capture.prove:
             result = _add_remedies(
@@ -140,15 +139,15 @@ def _make_result(
     chosen: CaptureOptions,
     out: Path,
     saving: dict[str, Any],
-    **shared: Any,
+    what_if: WhatIf,
 ) -> Result:
     """Open the finished estimate, or capture and predict the target into ``out``."""
     if spec.kind is TargetKind.TRACE:
-        return open_estimate(Path(spec.path), **shared)
+        return open_estimate(Path(spec.path), what_if=what_if)
 
     from analyzer.session.target_results import estimate_target
 
-    return estimate_target(spec, chosen, out, **saving, **shared)
+    return estimate_target(spec, chosen, out, **saving, what_if=what_if)
 
 
 def _add_remedies(
@@ -182,7 +181,7 @@ def _add_remedies(
         print_news(f"{remedy.id}: {saves}", is_quiet=outputs.quiet)
 
     try:
-        with progress_bar(outputs.progress) as progress:
+        with progress_bar(outputs.progress):
             return add_remedies(
                 result,
                 spec,
@@ -190,7 +189,6 @@ def _add_remedies(
                 names,
                 folder,
                 patches=patches,
-                progress=progress,
                 keep=keep,
             )
     except (KeyboardInterrupt, Terminated):

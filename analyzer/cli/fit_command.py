@@ -15,9 +15,8 @@ from analyzer.cli import shared_options as options
 from analyzer.cli.gpus_command import name_variant
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import print_news, progress_bar
-from analyzer.fitting.all_cards import fit_all_cards
 from analyzer.fitting.fit_answer import FitAnswer, describe_cards
-from analyzer.fitting.fit_target import FitQuestion, fit_target
+from analyzer.fitting.fit_target import FitQuestion, fit_all_cards, fit_target
 from analyzer.fitting.remedies import parse_remedies
 from analyzer.fitting.varied_size import split_shapes
 from analyzer.model.contract.capture_request import CaptureOptions
@@ -107,8 +106,8 @@ def fit(
     keep = partial(_keep, known, is_quiet=outputs.quiet)
 
     try:
-        with progress_bar(outputs.progress) as progress:
-            answer = search(spec, chosen, question, progress, keep)
+        with progress_bar(outputs.progress):
+            answer = search(spec, chosen, question, keep)
     except (KeyboardInterrupt, Terminated, AnalyzerError):
         for last in known[-1:]:
             _show(last, outputs)

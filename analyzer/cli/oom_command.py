@@ -174,5 +174,5 @@ def _reproduce(
         jit=None if may_be_compiled else False,
     )
 
-    with progress_bar(outputs.progress) as progress:
-        return reproduce(spec, chosen, limit_bytes, logged, progress)
+    with progress_bar(outputs.progress):
+        return reproduce(spec, chosen, limit_bytes, logged)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
-from analyzer.model.contract.capture_request import Progress
 from analyzer.model.errors import InputError
+from analyzer.model.progress import listening
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -155,13 +155,13 @@ _DELAY_S = 2.0  # a command that ends sooner shows no bar
 
 
 @contextlib.contextmanager
-def progress_bar(form: ProgressForm = "bar") -> Iterator[Progress]:
-    """Show the stage and the completed share, 0 to 1, that the yielded function is called with."""
+def progress_bar(form: ProgressForm = "bar") -> Iterator[None]:
+    """Show the stages that the block reports, and the shares of them that are done."""
     if form == "lines":
         begin = time.monotonic()
         last = ""
 
-        def print_stage(stage: str, share: float) -> None:
+        def print_stage(stage: str, share: float | None) -> None:
             nonlocal last
             if stage != last:
                 print(
@@ -172,12 +172,14 @@ def progress_bar(form: ProgressForm = "bar") -> Iterator[Progress]:
 
             last = stage
 
-        yield print_stage
+        with listening(print_stage):
+            yield
 
+        print_stage("done", None)
         return
 
     if form == "none" or not sys.stderr.isatty():
-        yield lambda stage, share: None
+        yield
         return
 
     from rich import progress
@@ -190,13 +192,18 @@ def progress_bar(form: ProgressForm = "bar") -> Iterator[Progress]:
 
     elapsed = progress.TimeElapsedColumn()
     bar = progress.Progress(stage, length, elapsed, console=console, transient=True)
-    task = bar.add_task("starting", total=1.0)
+    task = bar.add_task("starting", total=None)
     starter = threading.Timer(_DELAY_S, bar.start)
     starter.daemon = True
     starter.start()
 
+    def show_stage(stage: str, share: float | None) -> None:
+        bar.tasks[0].total = None if share is None else 1.0  # without one it pulses
+        bar.update(task, description=stage, completed=share)
+
     try:
-        yield lambda stage, share: bar.update(task, description=stage, completed=share)
+        with listening(show_stage):
+            yield
     finally:
         starter.cancel()
         starter.join()

@@ -273,7 +273,7 @@ def _trace_step(
     """Trace a target's step or open its trace, write the outputs, and exit with its status."""
     is_trace = spec.kind is TargetKind.TRACE
     with place.folder_for(spec) as folder:
-        with progress_bar(outputs.progress) as progress:
+        with progress_bar(outputs.progress):
             if is_trace:
                 path = Path(spec.path)
                 result = open_hosts(
@@ -284,7 +284,6 @@ def _trace_step(
                     allocator=capture.allocator,
                     what_if=what_if,
                     search=any(outputs.paths),
-                    progress=progress,
                 )
             else:
                 from analyzer.session.target_results import trace_target
@@ -297,7 +296,6 @@ def _trace_step(
                     force=outputs.force,
                     save=save,
                     what_if=what_if,
-                    progress=progress,
                 )
 
         if capture.redact:

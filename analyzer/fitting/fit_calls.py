@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.capture.process.launch import save_model
+from analyzer.capture.process.launch import is_model, name_live, save_model
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.fitting.fit_answer import FitAnswer as FitAnswer
 from analyzer.fitting.fit_target import (
@@ -21,16 +21,11 @@ from analyzer.fitting.size_answers import answer_sizes
 from analyzer.fitting.size_search import CardSearch
 from analyzer.fitting.step_access import StepAccess, access_target, make_workplace
 from analyzer.fitting.varied_size import parse_varied
-from analyzer.model.contract.capture_request import (
-    CaptureOptions,
-    StepOptions,
-    TargetKind,
-    TargetSpec,
-)
+from analyzer.model.contract.capture_request import CaptureOptions, StepOptions
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
-from analyzer.session.estimate_captures import capture_object
 from analyzer.session.public_calls import make_options
+from analyzer.session.target_results import capture_object
 from analyzer.simulated_card.card_environment import normalize_cards
 
 if TYPE_CHECKING:
@@ -72,7 +67,7 @@ def fit(
     )
 
     with _access(target, options) as access:
-        return fit_step(access, options, question, lambda stage, share: None)
+        return fit_step(access, options, question)
 
 
 def fits(
@@ -103,7 +98,7 @@ def fits(
     search = CardSearch([bounds.bytes], size, is_one=True)
 
     with _access(target, options) as access:
-        answer_sizes(access, options, (), search, lambda stage, share: None)
+        answer_sizes(access, options, (), search)
 
     high_bytes = search.points[size].need_high_bytes
 
@@ -122,19 +117,9 @@ def _access(target: Any, options: CaptureOptions) -> Iterator[StepAccess]:
 
         return
 
-    name = str(getattr(target, "name", None) or getattr(target, "__name__", "step"))
-
-    is_model = hasattr(target, "get_config") and hasattr(target, "layers")
-    if options.gpu and is_model:
-        with save_model(target) as path:
-            spec = TargetSpec(
-                text=name,
-                kind=TargetKind.KERAS_FILE,
-                path=str(path),
-            )
-
-            with access_target(spec) as access:
-                yield access
+    if options.gpu and is_model(target):
+        with save_model(target) as spec, access_target(spec) as access:
+            yield access
 
         return
 
@@ -142,7 +127,7 @@ def _access(target: Any, options: CaptureOptions) -> Iterator[StepAccess]:
         return capture_object(target, options, folder)
 
     with make_workplace() as folder:
-        yield StepAccess(name=name, folder=folder, capture=capture)
+        yield StepAccess(name=name_live(target), folder=folder, capture=capture)
 
 
 def _make_options(step: StepOptions) -> CaptureOptions:

@@ -1,38 +1,44 @@
-"""From a target and a limit to the largest size that fits."""
+"""From a target and a limit to the largest size that fits, on one card or on all of the catalogue.
+
+The graph depends on the card's compute capability only: TensorFlow's layout optimizer asks for
+tensor cores (7.0) and for TF32 (8.0; ``generic_layout_optimizer.cc``). So for all cards the step runs on
+the largest card of each kind, at few sizes, and the other cards are judged by the needs there.
+"""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
 
 from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.targets.target_spec import write_options
-from analyzer.cards import Gpu, memory_beside_pool, memory_limit
-from analyzer.fitting.fit_answer import FitAnswer, LimitOwner
+from analyzer.cards import Gpu, all_gpus, memory_beside_pool, memory_limit
+from analyzer.fitting.fit_answer import CardAnswer, FitAnswer, LimitOwner
 from analyzer.fitting.fit_document import add_headline
 from analyzer.fitting.remedies import RemedyTrial, try_remedies
-from analyzer.fitting.size_answers import (
-    StepFacts,
-    answer_sizes,
-    assume_facts,
-    can_run,
+from analyzer.fitting.size_answers import StepFacts, answer_sizes, assume_facts, can_run
+from analyzer.fitting.size_search import CardSearch, SizeSearch
+from analyzer.fitting.step_access import (
+    StepAccess,
+    access_target,
+    open_accesses,
+    run_at_once,
 )
-from analyzer.fitting.size_search import SizeSearch
-from analyzer.fitting.step_access import StepAccess, access_target
 from analyzer.fitting.varied_size import Varied, apply_size, choose_first_size
-from analyzer.model.contract.capture_request import CaptureOptions, Progress, TargetSpec
+from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import Terminated
 from analyzer.model.machine import read_memory_bytes
-from analyzer.model.units import BoundedBytes
-from analyzer.session.estimate_captures import is_xla_to_blame, leave_out_xla
-from analyzer.session.target_results import share_progress
+from analyzer.model.progress import listening
+from analyzer.model.units import BoundedBytes, format_bytes
+from analyzer.session.target_results import is_xla_to_blame, leave_out_xla
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulated_card.card_environment import find_smallest_card
 
 # Takes an answer that a command can show if it is interrupted.
 Keep = Callable[[FitAnswer], None]
-
-_SEARCH_SHARE = 0.8  # of the progress; the rest is for the remedies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,25 +57,17 @@ def fit_target(
     spec: TargetSpec,
     options: CaptureOptions,
     question: FitQuestion,
-    progress: Progress,
     keep: Keep,
 ) -> FitAnswer:
     """Find the largest size of a target's step under a limit; start at the options' batch size."""
-    reached = [0.0]
-
-    def report(stage: str, share: float) -> None:
-        reached[0] = share
-        progress(stage, share)
-
-    with access_target(spec, lambda stage: progress(stage, reached[0])) as access:
-        return fit_step(access, options, question, report, keep)
+    with access_target(spec) as access:
+        return fit_step(access, options, question, keep)
 
 
 def fit_step(
     access: StepAccess,
     options: CaptureOptions,
     question: FitQuestion,
-    report: Progress,
     keep: Keep = lambda answer: None,
 ) -> FitAnswer:
     """Find the largest size of a step under a limit; ``keep`` gets the answer before an interruption."""
@@ -85,14 +83,13 @@ def fit_step(
         limited_by = (limit_of, limit)
         return describe_sizes(access.name, options, search, facts, limited_by, question)
 
-    search_report = share_progress(report, 0.0, _SEARCH_SHARE)
     try:
-        facts = answer_sizes(access, limited, varied, search, search_report)
+        facts = answer_sizes(access, limited, varied, search)
     except InputError as error:
         if not is_xla_to_blame(error, limited):
             raise
 
-        return fit_step(access, leave_out_xla(error, options), question, report, keep)
+        return fit_step(access, leave_out_xla(error, options), question, keep)
     except (KeyboardInterrupt, Terminated):
         if search.points:
             known = assume_facts(limited, can_run(access, limited))
@@ -105,11 +102,8 @@ def fit_step(
 
     if question.remedies is not None:
         chosen = apply_size(varied, limited, answer.size_of_remedies)
-        rest = share_progress(report, _SEARCH_SHARE, 1.0)
-        trial = RemedyTrial(access, chosen, answer.limit_bytes, rest)
+        trial = RemedyTrial(access, chosen, answer.limit_bytes)
         answer = replace_fields(answer, remedies=try_remedies(trial, question.remedies))
-
-    report("done", 1.0)
 
     return add_headline(answer)
 
@@ -204,4 +198,197 @@ def describe_sizes(
         points=tuple(search.points[size] for size in sorted(search.points)),
         notes=facts.notes,
         versions=facts.versions,
+    )
+
+
+Rows = list[CardAnswer]
+
+# Compute capability whose cards come first: XLA tries Triton's kernels from 8.0 on
+# (``gemm_fusion.cc``), and compiling a transformer then takes twice as long.
+_QUICK_KIND = 7
+
+# Compute capability from which XLA fails to compile some products of matrices ("Failed to compute
+# symbolic tile", TensorFlow 2.21). The older cards of the kind are then judged by themselves.
+_NEWEST = 10
+
+
+def fit_all_cards(
+    spec: TargetSpec,
+    options: CaptureOptions,
+    question: FitQuestion,
+    keep: Keep,
+) -> FitAnswer:
+    """Find the largest batch on each card, or on each one with a price; or judge one batch.
+
+    ``keep`` gets the answer for the cards so far after each kind of card. A kind that compiles quickly
+    and the most frequent one are judged first.
+    """
+    cards = list(question.prices) or [gpu for gpu in all_gpus() if not gpu.is_amd]
+    cards.sort(key=lambda gpu: (_kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
+
+    kinds = [list(group) for _, group in groupby(cards, _kind_of)]
+    kinds.sort(key=lambda group: (_kind_of(group[0]) != _QUICK_KIND, -len(group)))
+
+    rows: Rows = []
+
+    judged = 0  # kinds of cards
+
+    def show(stage: str, share: float | None) -> None:
+        known = f"{len(rows)} of {len(cards)} cards known"
+        outer(f"{stage}, {known}", judged / len(kinds))
+
+    fit_kind = partial(_fit_kind, options, question)
+
+    def judge(access: StepAccess, group: list[Gpu]) -> tuple[FitAnswer, Rows]:
+        try:
+            return fit_kind(access, group)
+        except InputError as error:
+            if not is_xla_to_blame(error, options):
+                raise
+
+            newest = [gpu for gpu in group if gpu.compute_capability[0] >= _NEWEST]
+            failing = newest or group
+            rest = [gpu for gpu in group if gpu not in failing]
+            plain = leave_out_xla(error, options)
+            answer, rows = _fit_kind(plain, question, access, failing)
+            if not rest:
+                return answer, rows
+
+            compiled, more_rows = fit_kind(access, rest)
+            notes = (*compiled.notes, *answer.notes)
+            return replace_fields(compiled, notes=notes), rows + more_rows
+
+    with (
+        listening(show) as outer,
+        open_accesses(spec) as accesses,
+        closing(run_at_once(accesses, judge, kinds)) as found,
+    ):
+        for kind_answer, new_rows in found:
+            rows += new_rows
+            answer = _combine(kind_answer, rows, question.wanted, len(cards))
+            keep(answer)
+            judged += 1
+
+    return answer
+
+
+def _kind_of(gpu: Gpu) -> int:
+    return min(gpu.compute_capability[0], 8)
+
+
+def _fit_kind(
+    options: CaptureOptions,
+    question: FitQuestion,
+    access: StepAccess,
+    cards: list[Gpu],
+) -> tuple[FitAnswer, Rows]:
+    """Return the answer for the largest card of one kind, and the rows of all of them."""
+    rows: Rows = []
+    largest_card = cards[-1]
+
+    limits = [memory_limit(gpu) for gpu in cards]
+    chosen = replace(options, gpu=largest_card.id)
+    own_access = replace(access, folder=access.folder / largest_card.id)
+
+    is_one = question.wanted is not None
+    all_bytes = [limit.bytes for limit in limits]
+    search = CardSearch(all_bytes, choose_first_size((), options), is_one=is_one)
+    facts = answer_sizes(own_access, chosen, (), search)
+
+    for gpu, limit in zip(cards, limits, strict=True):
+        largest = safe = holds_wanted = need_bytes = None
+        if question.wanted is not None:
+            need_bytes = search.points[question.wanted].need_bytes
+            holds_wanted = need_bytes is not None and need_bytes <= limit.bytes
+        else:
+            largest = search.size_at(limit.bytes)
+            safe = find_safe_size(search, limit.range.low, largest)
+
+        rows.append(
+            CardAnswer(
+                id=gpu.id,
+                memory_bytes=gpu.memory_bytes,
+                limit_bytes=limit.bytes,
+                beside_pool_bytes=memory_beside_pool(gpu),
+                largest=largest,
+                safe=safe,
+                holds_wanted=holds_wanted,
+                need_bytes=need_bytes,
+                price=question.prices.get(gpu),
+            )
+        )
+
+    answer = describe_sizes(
+        access.name,
+        chosen,
+        search,
+        facts,
+        ("card", limits[-1]),
+        question,
+    )
+    return answer, rows
+
+
+def _combine(
+    answer: FitAnswer,
+    rows: list[CardAnswer],
+    wanted: int | None,
+    total: int,
+) -> FitAnswer:
+    """Return the answer for one card as the answer for the cards so far."""
+    rows.sort(key=lambda row: (row.limit_bytes, row.id))
+    smallest = rows[0]
+    largest = rows[-1]
+
+    if rows[0].price is not None:
+        rows.sort(
+            key=lambda row: (not row.holds_wanted and wanted is not None, row.price)
+        )
+
+    holds = [row for row in rows if row.holds_wanted]
+
+    if wanted is None:
+        headline = (
+            f"Batch {smallest.largest:,} fits the smallest card ({smallest.id}) and batch "
+            f"{largest.largest:,} the largest ({largest.id})."
+        )
+    elif not holds:
+        headline = f"Batch {wanted:,} fits none of the {len(rows)} cards."
+    elif holds[0].price is not None:
+        price = f"{holds[0].price:g} an hour"
+        headline = (
+            f"The cheapest card for batch {wanted:,} is {holds[0].id}, at {price}."
+        )
+    else:
+        counts = f"{len(holds)} of {len(rows)} cards"
+        headline = f"Batch {wanted:,} fits {counts}; the smallest is {holds[0].id}."
+
+    if holds:
+        beside_bytes = holds[0].beside_pool_bytes
+        need = format_bytes((holds[0].need_bytes or 0) + beside_bytes)
+        memory = format_bytes(holds[0].limit_bytes + beside_bytes)
+        headline += f" The step needs {need} of its {memory}."
+
+    note = (
+        f"The needs are those on {answer.card_name}. --gpu NAME runs the sizes on one card, near "
+        "its own limit."
+    )
+    if len(rows) < total:
+        note = f"{total - len(rows)} of {total} cards are not judged. {note}"
+
+    return replace_fields(
+        answer,
+        cards=tuple(rows),
+        headline=headline,
+        card="",
+        card_name="",
+        limit_of="cards",
+        limit_bytes=largest.limit_bytes,
+        limit_low_bytes=smallest.limit_bytes,
+        limit_high_bytes=largest.limit_bytes,
+        largest=(wanted or 0) if holds else max(row.largest or 0 for row in rows),
+        failing=None,
+        safe=max(row.safe or 0 for row in rows),
+        notes=(note, *answer.notes),
+        wanted_fits=None if wanted is None else bool(holds),
     )

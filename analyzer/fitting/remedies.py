@@ -1,11 +1,26 @@
-"""Estimate a step with remedies: each is a real change of the step, captured and estimated."""
+"""Estimate a step with remedies: each is a real change of the step, captured and estimated.
 
+A remedy is also written as an edit of the user's source, if the file has exactly one place for it. Edits
+of one argument can be written: batch size, dtype policy, XLA, the optimizer of ``compile``. The line of
+a finding's cause is edited too, and the step runs again. A line may be mended in several ways, such as
+at either operand of a subtraction, and each of them is run. A cause without such an edit has to be
+mended by hand.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
 import math
+import os
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
@@ -15,12 +30,6 @@ from analyzer.fitting.remedy_plans import (
     plan_remedies,
     remedy_names,
     write_code,
-)
-from analyzer.fitting.source_patches import (
-    edit_source,
-    estimate_edited,
-    run_edits,
-    write_diff,
 )
 from analyzer.fitting.step_access import (
     StepAccess,
@@ -32,12 +41,12 @@ from analyzer.fitting.step_access import (
 )
 from analyzer.model.contract.capture_request import (
     CaptureOptions,
-    Progress,
     TargetKind,
     TargetSpec,
 )
 from analyzer.model.contract.report_file import Finding, StepRemedy
 from analyzer.model.errors import InputError, suggest_names
+from analyzer.model.progress import listening, report_stage
 from analyzer.model.units import format_bytes
 from analyzer.report.actions import remedy_of
 from analyzer.report.answer import add_answer
@@ -60,7 +69,6 @@ class RemedyTrial:
     access: StepAccess
     options: CaptureOptions
     limit_bytes: int | None
-    report: Progress
     # Takes each as it is known
     keep: Callable[[StepRemedy], None] = lambda remedy: None
     patch_file: Path | None = None  # the file to write patches of, into a folder
@@ -79,8 +87,7 @@ def try_remedies(
     unchanged step, which is captured here if it is None.
     """
     options = trial.options
-    report = trial.report
-    report("estimating the unchanged step", 0.0)
+    report_stage("estimating the unchanged step")
 
     before = (
         estimate_step(trial.access, options, "unchanged")
@@ -98,7 +105,10 @@ def try_remedies(
     def run(access: StepAccess, plan: RemedyPlan) -> StepRemedy:
         return _try_plan(replace(trial, access=access), plan, before)
 
-    with closing(run_at_once(accesses, run, plans)) as found:
+    with (
+        listening(lambda stage, share: None) as outer,  # captures at the same time
+        closing(run_at_once(accesses, run, plans)) as found,
+    ):
         for remedy in found:
             remedies.append(remedy)
             trial.keep(remedy)
@@ -107,7 +117,7 @@ def try_remedies(
             left_s = (time.monotonic() - begin) / len(remedies) * left
             minutes = math.ceil(left_s / 60)
             stage = f"{len(remedies)} of {len(plans)} changes, about {minutes} min left"
-            report(stage, (len(remedies) + 1) / (len(plans) + 1))
+            outer(stage, (len(remedies) + 1) / (len(plans) + 1))
 
     remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
 
@@ -184,7 +194,7 @@ def prove_findings(
     remedies: list[StepRemedy] = []
 
     for finding in findings:
-        trial.report(f"running the change for {finding.id}", 0.5)
+        report_stage(f"running the change for {finding.id}")
 
         plan = plans.get(remedy_of(finding))
         if plan is None:
@@ -288,7 +298,6 @@ def add_remedies(
     names: Sequence[str] | None,
     folder: Path,
     *,
-    progress: Progress,
     keep: Callable[[StepRemedy], None],
     patches: Path | None,
 ) -> Result:
@@ -306,7 +315,6 @@ def add_remedies(
             accesses[0],
             options,
             limit_bytes,
-            progress,
             keep,
             file,
             patches or Path(),
@@ -341,3 +349,215 @@ def save_remedies(
         remedies=tuple(remedies),
     )
     return save_report(replace(result, report=add_answer(report)), folder)
+
+
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_PLACE = re.compile(r"\(([^()\s]+):(\d+)\)$")
+_MOST_EDITS = 6  # runs for one cause
+
+
+def edit_source(text: str, plan: RemedyPlan, batch_size: int) -> str:
+    """Return the text of a file with a remedy; InputError if it has no single place for it.
+
+    ``batch_size`` is the batch without the remedy.
+    """
+    tree = ast.parse(text)
+    if plan.model or plan.optimizer_option:
+        raise InputError("This change is not one of an argument.")
+
+    if plan.dtype_policy:
+        return _set_policy(text, tree, plan.dtype_policy)
+    if plan.batch_size:
+        return _splice(text, _find_batch(tree, batch_size), plan.batch_size)
+
+    name = "optimizer"
+    value = f'"{plan.optimizer.lower()}"'
+
+    if plan.jit is not None:
+        name = "jit_compile"
+        value = str(plan.jit)
+
+    return _set_keyword(text, tree, name, value)
+
+
+def write_diff(path: Path, before: str, after: str) -> str:
+    """Return a unified diff for the working folder, or for the file's own if it lies elsewhere."""
+    name = Path(os.path.relpath(path)).as_posix()
+    name = path.name if name.startswith("..") else name
+    old = _LINE.findall(before)
+
+    new = _LINE.findall(after)
+    end = "\n\\ No newline at end of file\n"
+    lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+
+    return "".join(line if line.endswith("\n") else line + end for line in lines)
+
+
+def estimate_edited(
+    access: StepAccess,
+    options: CaptureOptions,
+    file: Path,
+    text: str,
+    name: str,
+) -> StepEstimate:
+    """Estimate the step of a target whose file has another text, beside links to its neighbours."""
+    make = access.capture_file
+    assert make is not None
+    folder = access.folder / name
+    folder.mkdir()
+
+    for other in file.resolve().parent.iterdir():
+        if other.name not in (file.name, "__pycache__"):
+            (folder / other.name).symlink_to(other)
+
+    copy = folder / file.name
+    copy.write_bytes(text.encode())
+    edited = replace(access, capture=lambda *given: make(copy, *given))
+
+    return estimate_step(edited, options, f"{name}-run")
+
+
+def _splice(text: str, node: Any, new: str) -> str:
+    """Replace a node of the syntax tree, which counts bytes."""
+    data = text.encode()
+    lines = data.splitlines(keepends=True)
+    starts = [0, *accumulate(map(len, lines))]
+    first = starts[node.lineno - 1] + node.col_offset
+    end = starts[node.end_lineno - 1] + node.end_col_offset
+
+    return (data[:first] + new.encode() + data[end:]).decode()
+
+
+def _find_calls(tree: ast.AST, *names: str) -> list[ast.Call]:
+    """Return the calls of functions or methods with one of these last names."""
+    calls = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name.rpartition(".")[2] in names and name != "re.compile":
+                calls.append(node)
+
+    return calls
+
+
+def _find_batch(tree: ast.Module, before: int) -> ast.expr:
+    """Return the only number that sets the batch size, which must be that of the estimate."""
+    assigned: dict[str, ast.expr] = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign):
+            assigned[ast.unparse(statement.targets[0])] = statement.value
+
+    places = [call.args[0] for call in _find_calls(tree, "batch") if call.args]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "batch_size":
+            places.append(node.value)
+
+    values = list(dict.fromkeys(assigned.get(ast.unparse(one), one) for one in places))
+
+    value = _get_only(values, "batch size")
+    if not isinstance(value, ast.Constant) or value.value != before:
+        text = ast.unparse(value)
+        raise InputError(f"The file sets a batch of {text}, not of {before}.")
+
+    return value
+
+
+def _set_policy(text: str, tree: ast.Module, policy: str) -> str:
+    calls = _find_calls(tree, "set_dtype_policy", "set_global_policy")
+    if calls:
+        values = [call.args[0] for call in calls if call.args]
+        return _splice(text, _get_only(values, "dtype policy"), f'"{policy}"')
+
+    imports = [one for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom)]
+    end = max((one.end_lineno or 0 for one in imports), default=0)
+    lines = text.splitlines(keepends=True)
+    code = f'\nimport keras\n\nkeras.config.set_dtype_policy("{policy}")\n'
+
+    return "".join((*lines[:end], code, *lines[end:]))
+
+
+def _set_keyword(text: str, tree: ast.Module, name: str, value: str) -> str:
+    """Set an argument where the model is compiled."""
+    call = _get_only(_find_calls(tree, "compile"), "compile() call")
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return _splice(text, keyword.value, value)
+
+    if call.args or not call.keywords:
+        raise InputError("The arguments of compile() have no names.")
+
+    last = call.keywords[-1]
+
+    own = ast.get_source_segment(text, last)
+
+    return _splice(text, last, f"{own}, {name}={value}")
+
+
+def _get_only(places: list[Any], what: str) -> Any:
+    """Return the only place; InputError if there is none or a choice."""
+    if len(places) != 1:
+        plural = "s" * (len(places) > 1)
+        raise InputError(f"The file has {len(places) or 'no'} {what}{plural}.")
+
+    return places[0]
+
+
+def run_edits(
+    trial: RemedyTrial,
+    finding: Finding,
+    file: Path,
+) -> Iterator[tuple[StepEstimate, str]]:
+    """Yield the estimate of each edit of a cause's line that runs, and the edit as a diff."""
+    place = _PLACE.search(finding.title)
+    if place is None or Path(place[1]).name != file.name or finding.id not in _EDITS:
+        return
+
+    text = file.read_text("utf-8")
+    number = int(place[2])
+    edits = [
+        _splice(text, part, new)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.expr)
+        and (node.lineno, node.end_lineno) == (number, number)
+        for part, new in _EDITS[finding.id](node)
+    ]
+
+    for count, edited in enumerate(edits[:_MOST_EDITS]):
+        name = f"{finding.id}-{number}-{count}"
+        try:
+            after = estimate_edited(trial.access, trial.options, file, edited, name)
+        except InputError:  # the edited step does not run
+            continue
+
+        yield after, write_diff(file, text, edited)
+
+
+def _add_axes(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
+    """Yield each operand of a sum, difference or call with a further last axis."""
+    operands: list[ast.expr] = []
+
+    if isinstance(node, ast.BinOp):
+        operands = [node.left, node.right]
+    elif isinstance(node, ast.Call):
+        operands = node.args
+
+    for operand in operands:
+        if isinstance(operand, (ast.Name, ast.Attribute, ast.Subscript)):
+            yield operand, f"{ast.unparse(operand)}[:, None]"
+
+
+def _contract(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
+    """Yield a product of matrices as a contraction of one axis."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        factors = f"{ast.unparse(node.left)}, {ast.unparse(node.right)}"
+        yield node, f"tf.tensordot({factors}, 1)"
+
+    if isinstance(node, ast.Call) and len(node.args) == 2:
+        module, _, name = ast.unparse(node.func).rpartition(".")
+        if name == "matmul" and not node.keywords:
+            factors = ", ".join(map(ast.unparse, node.args))
+            yield node, f"{module.removesuffix('.linalg')}.tensordot({factors}, 1)"
+
+
+# Cause -> parts of an expression and their new text.
+_EDITS = {"outer-product": _add_axes, "reduced-at-once": _contract}

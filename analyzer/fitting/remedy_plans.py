@@ -23,7 +23,7 @@ import msgspec
 from msgspec import structs
 
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.graph_note import split_tensor
+from analyzer.model.contract.graph_note import CONSTANTS, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex, Phase
 from analyzer.model.tables import read_table
 from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
@@ -34,7 +34,6 @@ _LEAST_BYTES = 1024
 # Ops whose output shares their input's buffer.
 _ALIASES = frozenset({"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient"})
 
-_CONSTANTS = frozenset({"Const", "HostConst"})
 _NAME = re.compile(r"[\w.-]+")
 
 # Index of the first unit, and of the first unit after the block.
@@ -142,7 +141,7 @@ def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, s
     connection share them.
     """
     constant: set[str] = set()
-    queue = [name for name, op in graph.ops.items() if op.type in _CONSTANTS]
+    queue = [name for name, op in graph.ops.items() if op.type in CONSTANTS]
 
     while queue:
         name = queue.pop()

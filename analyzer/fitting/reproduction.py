@@ -12,7 +12,7 @@ from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.fitting.remedies import RemedyTrial, try_remedies
 from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.step_access import access_target, make_workplace
-from analyzer.model.contract.capture_request import CaptureOptions, Progress, TargetSpec
+from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.oom_file import OomFailure, Reproduction
 from analyzer.model.errors import StepOutOfMemory
 from analyzer.model.units import format_bytes
@@ -39,7 +39,6 @@ def reproduce(
     options: CaptureOptions,
     limit_bytes: int | None,
     logged: Sequence[OomFailure],
-    progress: Progress,
 ) -> Reproduction:
     """Return whether the step fails as in the log, and the remedies with which it runs.
 
@@ -49,7 +48,7 @@ def reproduce(
     """
     limit_bytes = limit_bytes or logged[0].limit_bytes
     alone = replace(options, device="", memory_limit_bytes=limit_bytes)
-    found = _compare(_run_step(spec, alone, progress), logged)
+    found = _compare(_run_step(spec, alone), logged)
 
     with access_target(spec) as access:
         place = access.folder / "unchanged"
@@ -61,7 +60,7 @@ def reproduce(
 
             for runs, is_open in enumerate(_AGAIN, start=2):
                 again = replace(alone, memory_limit_bytes=limit_bytes, is_open=is_open)
-                other = _compare(_run_step(spec, again, progress), logged)
+                other = _compare(_run_step(spec, again), logged)
 
                 if _agrees(other) or not found.fails:
                     found = other
@@ -74,7 +73,7 @@ def reproduce(
         if not found.fails:
             return found
 
-        trial = RemedyTrial(access, options, limit_bytes, progress)
+        trial = RemedyTrial(access, options, limit_bytes)
         captured = capture_once()
         plans = plan_remedies(options, read_run(captured / RUN_FILE))
         names = [one.id for one in plans if one.kind not in _OTHER_TRAINING]
@@ -123,13 +122,12 @@ def _compare(
 def _run_step(
     spec: TargetSpec,
     options: CaptureOptions,
-    progress: Progress,
 ) -> tuple[OomFailure, ...]:
     """Return the failures of the step in the log of its own process; none if it runs."""
     with make_workplace() as folder:
         place = folder / "step"
         try:
-            place = capture(spec, options, place, force=False, progress=progress)
+            place = capture(spec, options, place, force=False)
         except StepOutOfMemory:
             return ()
 

@@ -13,7 +13,7 @@ from analyzer.fitting.fit_answer import SizePoint
 from analyzer.fitting.size_search import SizeSearch
 from analyzer.fitting.step_access import StepAccess, StepEstimate, estimate_step
 from analyzer.fitting.varied_size import Varied, apply_size
-from analyzer.model.contract.capture_request import CaptureOptions, Progress
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.child_messages import SizeRun
 from analyzer.model.contract.run_note import RunFile, StepConfig, read_run_file
 from analyzer.model.errors import (
@@ -23,8 +23,9 @@ from analyzer.model.errors import (
     InputError,
     TargetError,
 )
-from analyzer.session.estimate_captures import find_obstacle
-from analyzer.simulate.predict.decisions import describe_sizes
+from analyzer.model.progress import report_stage
+from analyzer.session.target_results import find_obstacle
+from analyzer.simulate.predict.prediction import describe_sizes
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 # the first allocates variables of the optimizer, the others repeat
@@ -67,12 +68,11 @@ def answer_sizes(
     options: CaptureOptions,
     varied: Varied,
     search: SizeSearch,
-    report: Progress,
 ) -> StepFacts:
     """Answer the sizes of a search until it ends; return what else is known about the step."""
     try:
         answer = _run if can_run(access, options) else _estimate
-        return answer(access, options, varied, search, report)
+        return answer(access, options, varied, search)
     except InputError as error:
         if error.kind is not FailureKind.FIXED_SIZE:
             raise
@@ -89,11 +89,10 @@ def _run(
     options: CaptureOptions,
     varied: Varied,
     search: SizeSearch,
-    report: Progress,
 ) -> StepFacts:
     """Run the sizes of a search, each process as many as it can."""
     options = replace(options, steps=RUN_STEPS, is_open=not varied)
-    runs = _SizeRuns(search, report)
+    runs = _SizeRuns(search)
     run_file: RunFile | None = None
 
     for number in itertools.count():
@@ -131,9 +130,8 @@ def _run(
 class _SizeRuns:
     """The runs of a search's sizes: takes the answer for a size and returns the next one."""
 
-    def __init__(self, search: SizeSearch, report: Progress) -> None:
+    def __init__(self, search: SizeSearch) -> None:
         self._search = search
-        self._report = report
         self._size: int | None = None
         self._repeated: set[int] = set()  # sizes that ended a process
 
@@ -141,7 +139,7 @@ class _SizeRuns:
         """Return the next size to run; None at the end."""
         self._size = self._search.next_size()
         if self._size is not None:
-            _report(self._report, self._search, f"running size {self._size}")
+            report_stage(f"running size {self._size}")
 
         return self._size
 
@@ -213,12 +211,11 @@ def _estimate(
     options: CaptureOptions,
     varied: Varied,
     search: SizeSearch,
-    report: Progress,
 ) -> StepFacts:
     """Estimate the sizes of a search."""
     last: StepEstimate | None = None
     while (size := search.next_size()) is not None:
-        _report(report, search, f"estimating size {size}")
+        report_stage(f"estimating size {size}")
         chosen = apply_size(varied, options, size)
 
         try:
@@ -248,7 +245,3 @@ def _estimate(
         notes=notes,
         versions=last.note.versions,
     )
-
-
-def _report(report: Progress, search: SizeSearch, stage: str) -> None:
-    report(stage, min(0.15 * len(search.points), 0.85))

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from analyzer.capture.process.fork_servers import ForkServers
+from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture
 from analyzer.explain.need import find_need
 from analyzer.model.contract.capture_request import (
@@ -22,8 +22,8 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.errors import InputError
 from analyzer.model.machine import count_cores, read_memory_bytes
-from analyzer.session.estimate_captures import capture_target
 from analyzer.session.opening import analyse_step
+from analyzer.session.target_results import capture_target
 from analyzer.simulate.allocator.limits import LIMIT_MARGIN
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
@@ -51,14 +51,8 @@ class StepAccess:
 
 
 @contextmanager
-def access_target(
-    spec: TargetSpec,
-    show_stage: Callable[[str], None] = lambda stage: None,
-) -> Iterator[StepAccess]:
-    """Give access to the step of a target through forks of a process that has TensorFlow.
-
-    ``show_stage`` is called with the stage of a capture.
-    """
+def access_target(spec: TargetSpec) -> Iterator[StepAccess]:
+    """Give access to the step of a target through forks of a process that has TensorFlow."""
     if spec.kind is TargetKind.TRACE:
         raise InputError(
             f"{spec.text} is a trace or an estimate of one batch size.",
@@ -67,16 +61,12 @@ def access_target(
 
     with make_workplace() as folder, ForkServers(folder) as servers:
 
-        def show(stage: str, share: float) -> None:
-            show_stage(stage)
-
         def capture_spec(spec: TargetSpec, options: CaptureOptions, out: Path) -> Path:
             return capture_target(
                 spec,
                 options,
                 out,
                 force=False,
-                progress=show,
                 copies=servers,
             )
 
@@ -91,7 +81,6 @@ def access_target(
                 capture,
                 spec,
                 force=False,
-                progress=show,
                 kind="sizes",
                 copies=servers,
             ),
@@ -100,17 +89,14 @@ def access_target(
 
 
 @contextmanager
-def open_accesses(
-    spec: TargetSpec,
-    show_stage: Callable[[str], None] = lambda stage: None,
-) -> Iterator[list[StepAccess]]:
+def open_accesses(spec: TargetSpec) -> Iterator[list[StepAccess]]:
     """Give two accesses to a target, if the machine has the cores and the memory, else one."""
     is_large = count_cores() > 1 and read_memory_bytes() > _TWO_BYTES
 
     with ExitStack() as stack:
-        accesses = [stack.enter_context(access_target(spec, show_stage))]
+        accesses = [stack.enter_context(access_target(spec))]
         if is_large:
-            accesses.append(stack.enter_context(access_target(spec, show_stage)))
+            accesses.append(stack.enter_context(access_target(spec)))
 
         yield accesses
 

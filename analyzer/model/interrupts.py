@@ -10,7 +10,6 @@ import gc
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -83,26 +82,13 @@ REPEAT_S = 0.5
 
 
 @contextlib.contextmanager
-def ignore_repetition(since_s: float) -> Iterator[None]:
-    """Ignore Ctrl-C in the block if it repeats the one at ``since_s``, a ``time.monotonic``."""
-    before = signal.getsignal(signal.SIGINT)
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if time.monotonic() - since_s >= REPEAT_S and callable(before):
-            before(number, frame)
-
-    with _handlers(interrupt, (signal.SIGINT,)):
-        yield
-
-
-@contextlib.contextmanager
-def _handlers(handler: _Handler, numbers: tuple[int, ...] = ENDING) -> Iterator[None]:
+def _handlers(handler: _Handler) -> Iterator[None]:
     """Handle these signals, except ignored ones, inside the block of the main thread."""
     is_main = threading.current_thread() is threading.main_thread()
     ignored = (signal.SIG_IGN, None)
     handled = [
         number
-        for number in numbers
+        for number in ENDING
         if is_main and signal.getsignal(number) not in ignored
     ]
 

@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from analyzer.model.contract.capture_request import Progress
 from analyzer.model.errors import ExitCode, InputError
+from analyzer.model.progress import report_stage
 from analyzer.report.diff_sections import Diff
 from analyzer.session.public_calls import diff
 
@@ -18,7 +18,6 @@ def compare_environments(
     pythons: Sequence[str],
     options: Sequence[str],
     folder: Path,
-    report: Progress,
 ) -> Diff:
     """Return the difference between a target's estimates by two interpreters.
 
@@ -26,7 +25,7 @@ def compare_environments(
     """
     estimates = []
     for place, python in enumerate(pythons):
-        report(f"estimating with {python}", place / 2)
+        report_stage(f"estimating with {python}", place / 2)
 
         # of ENVIRONMENT/bin/python
         environment = Path(python).absolute().parents[1].name

@@ -12,8 +12,9 @@ from msgspec import structs
 
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.cards import find_gpu
-from analyzer.model.contract.capture_request import CaptureOptions, Progress
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import AnalyzerError, InputError
+from analyzer.model.progress import listening
 from analyzer.model.units import signed_bytes
 from analyzer.report.diff_sections import Diff, build_diff
 from analyzer.report.result import Result
@@ -24,7 +25,6 @@ def find_commit(
     revisions: str,
     target: str,
     folder: Path,
-    report: Progress,
     batch_size: int | None,
     gpu: str,
 ) -> Diff:
@@ -34,12 +34,12 @@ def find_commit(
 
     @cache
     def estimate_at(commit: str) -> Result:
-        def show(stage: str, share: float) -> None:
-            report(f"{commit[:10]}: {stage}", share)
+        def show(stage: str, share: float | None) -> None:
+            outer(f"{commit[:10]}: {stage}", share)
 
         out = folder / f"{commit}-estimate"
-        with _check_out(commit, folder / commit):
-            return estimate_target(parse_target(target), options, out, progress=show)
+        with listening(show) as outer, _check_out(commit, folder / commit):
+            return estimate_target(parse_target(target), options, out)
 
     def grow(older: str, newer: str) -> int:
         before = estimate_at(older).report

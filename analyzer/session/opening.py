@@ -17,15 +17,14 @@ from msgspec import structs
 
 from analyzer.model.contract.capture_request import (
     NOTHING_ASKED,
-    Progress,
     WhatIf,
-    report_nothing,
 )
 from analyzer.model.contract.report_file import HostRow, Kind, ReportFile
 from analyzer.model.contract.report_json import REPORT_JSON, read_saved_report
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import AnalyzerError, TraceError
 from analyzer.model.interrupts import pause_collector
+from analyzer.model.progress import report_stage
 from analyzer.report.result import Result
 from analyzer.tracing.parse.logdir import (
     RUN_FILE,
@@ -47,7 +46,6 @@ def open_result(
     allocator: str = "",
     what_if: WhatIf = NOTHING_ASKED,
     search: bool = True,
-    progress: Progress = report_nothing,
 ) -> Result:
     """Open the trace of one host or an estimate, or raise a TraceError.
 
@@ -57,7 +55,7 @@ def open_result(
         search: Whether to find the least memory limit, which takes seconds for a long trace.
     """
     if is_estimate(path):
-        return open_estimate(path, what_if=what_if, search=search, progress=progress)
+        return open_estimate(path, what_if=what_if, search=search)
 
     def measure() -> Analysis:
         from analyzer.tracing.measure.measured_recording import open_measured
@@ -66,10 +64,9 @@ def open_result(
             path,
             host=host,
             allocator=allocator,
-            progress=lambda share: progress("reading the trace", share),
         )
 
-        progress("explaining", 1.0)
+        report_stage("explaining")
 
         return explain(measured, what_if, search=search)
 
@@ -89,7 +86,6 @@ def open_estimate(
     *,
     what_if: WhatIf = NOTHING_ASKED,
     search: bool = True,
-    progress: Progress = report_nothing,
 ) -> Result:
     """Open the folder of an estimate, or raise a TraceError.
 
@@ -110,13 +106,7 @@ def open_estimate(
     def predict() -> Analysis:
         from analyzer.tracing.parse.run_folder import read_run
 
-        return analyse_step(
-            read_run(file),
-            path,
-            what_if=what_if,
-            search=search,
-            progress=progress,
-        )
+        return analyse_step(read_run(file), path, what_if=what_if, search=search)
 
     return _open(path, predict, is_plain=not what_if.is_asked)
 
@@ -160,7 +150,6 @@ def analyse_step(
     *,
     what_if: WhatIf = NOTHING_ASKED,
     search: bool = True,
-    progress: Progress = report_nothing,
 ) -> Analysis:
     """Explain the capture of an estimate: the recorded run on a simulated card, or a prediction.
 
@@ -184,10 +173,9 @@ def analyse_step(
         limit_bytes=what_if.memory_limit_bytes,
         growth=bool(what_if.growth),
         search=search,
-        progress=lambda share: progress("predicting", 0.8 * share),
     )
 
-    progress("explaining", 0.9)
+    report_stage("explaining")
 
     return explain(predicted, what_if, search=search)
 
@@ -240,7 +228,6 @@ def open_hosts(
     allocator: str = "",
     what_if: WhatIf = NOTHING_ASKED,
     search: bool = True,
-    progress: Progress = report_nothing,
 ) -> Result:
     """Open a trace; if it has several hosts, compare all and explain the one with the least room.
 
@@ -251,12 +238,12 @@ def open_hosts(
         is_parallel: Whether processes of this machine read them, not this one alone.
         host: Empty for all hosts.
     """
-    open_one = partial(open_result, what_if=what_if, search=search, progress=progress)
+    open_one = partial(open_result, what_if=what_if, search=search)
     files = [] if host or is_estimate(path) else find_traces(path)
     if len(files) < 2:
         return open_one(path, host=host, allocator=allocator)
 
-    progress("reading the hosts' traces", 0.0)
+    report_stage("reading the hosts' traces")
     rows = read_hosts(files, allocator, scheduler, is_parallel=is_parallel)
     worst = rows[0]
 

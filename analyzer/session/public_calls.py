@@ -27,9 +27,9 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.errors import InputError
 from analyzer.report.result import Result
-from analyzer.session.estimate_captures import capture_object
 from analyzer.session.opening import open_estimate, open_hosts, open_result
 from analyzer.session.target_results import (
+    capture_object,
     estimate_target,
     explain_folder,
     save_report,

@@ -1,32 +1,210 @@
-"""Capture or estimate a target, explain it, and save the result in its run folder."""
+"""Capture or estimate a target, explain it, and save the result in its run folder.
 
+An estimate is a run on a simulated card if possible: TensorFlow runs the step on NVIDIA cards if this
+machine can simulate them. The graph alone is taken for the CPU and AMD cards, on other machines, for
+live functions, and if the step fails while it runs.
+"""
+
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from analyzer.capture.process.launch import capture
+from analyzer.capture.process.child_process import ForkServers
+from analyzer.capture.process.launch import capture, capture_live, capture_unrun
 from analyzer.capture.process.run_folders import remove_run
 from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView, run_script
+from analyzer.cards import check_limit
 from analyzer.model.contract import report_json
 from analyzer.model.contract.capture_request import (
+    ASSUMPTIONS,
     NOTHING_ASKED,
+    CaptureKind,
     CaptureOptions,
-    Progress,
     TargetSpec,
     WatchRequest,
     WhatIf,
-    report_nothing,
 )
 from analyzer.model.contract.report_file import Kind
 from analyzer.model.contract.run_note import read_run_file
-from analyzer.model.errors import TraceError
-from analyzer.model.interrupts import ignore_repetition
+from analyzer.model.errors import (
+    AnalyzerError,
+    FailureKind,
+    InputError,
+    StepOutOfMemory,
+    TargetError,
+    TraceError,
+)
 from analyzer.model.machine import create_cache_folder
+from analyzer.model.progress import report_stage
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
-from analyzer.session.estimate_captures import capture_target
 from analyzer.session.opening import open_estimate, open_result
+from analyzer.simulated_card.card_environment import (
+    check_simulated_card,
+    find_smallest_card,
+    normalize_cards,
+    parse_cards,
+)
 from analyzer.tracing.parse.logdir import RUN_FILE
+
+# Environment variable: ``1`` estimates cards without a run, for tests and benchmarks.
+STATIC = "TF_MEMORY_ANALYZER_STATIC"
+
+_NO_RUN = (
+    "Estimated op by op without a run on a simulated card ({}). XLA may need less."
+)
+
+_WITHOUT_XLA = "These figures are of a run op by op. {}"
+
+# Failures of a process that a graph without a run avoids.
+_OF_RUN = (FailureKind.NO_CARD, FailureKind.CRASHED, FailureKind.TIMED_OUT)
+
+
+class _RunError(TargetError):
+    """The step exists, but cannot be run on a simulated card."""
+
+
+CaptureStep = Callable[[CaptureOptions, CaptureKind], Path]
+
+
+def capture_target(
+    spec: TargetSpec,
+    options: CaptureOptions,
+    out: Path,
+    *,
+    force: bool,
+    copies: ForkServers | None = None,
+) -> Path:
+    """Capture a named target for an estimate in a child process; return the run folder."""
+
+    def capture_step(options: CaptureOptions, kind: CaptureKind) -> Path:
+        return capture(
+            spec,
+            options,
+            out,
+            force=force,
+            kind=kind,
+            copies=copies,
+        )
+
+    return _capture(capture_step, options)
+
+
+def capture_object(
+    target: Any,
+    options: CaptureOptions,
+    out: Path | None,
+    *,
+    force: bool = False,
+) -> Path:
+    """Capture a live model or function for an estimate; return the run folder."""
+
+    def capture_step(options: CaptureOptions, kind: CaptureKind) -> Path:
+        if kind != "run":
+            return capture_unrun(target, options, out, force=force)
+
+        try:
+            return capture_live(target, options, out, force=force)
+        except (
+            TargetError
+        ) as error:  # such as of a model that another process cannot load
+            raise _RunError(error.message, kind=error.kind) from error
+
+    return _capture(capture_step, options)
+
+
+def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
+    if not options.gpu:
+        return capture_step(options, "static")
+
+    options = replace(options, gpu=normalize_cards(options.gpu))
+    check_limit(find_smallest_card(options.gpu), options.memory_limit_bytes)
+    reason = find_obstacle(options)
+    failure = None
+
+    if not reason:
+        try:
+            return _run_on_card(capture_step, options)
+        except InputError as error:
+            if is_xla_to_blame(error, options):
+                return _capture(capture_step, leave_out_xla(error, options))
+
+            is_avoidable = isinstance(error, _RunError) or error.kind in _OF_RUN
+            if not is_avoidable or "," in options.gpu:
+                raise
+
+            failure = error
+            reason = error.message.rstrip(".")
+
+    if "," in options.gpu:
+        raise InputError(
+            f"Several cards need a run on simulated ones ({reason}).",
+            hint="Name one.",
+        )
+
+    options = replace(options, jit=False, caution=_NO_RUN.format(reason))
+
+    try:
+        return capture_step(options, "static")
+    except TargetError as error:  # the failure of the run says more
+        raise failure or error from None
+
+
+def find_obstacle(options: CaptureOptions) -> str:
+    """Return why an estimate for a card cannot run the step; empty if it can."""
+    if os.environ.get(STATIC):
+        return f"{STATIC} is set"
+    if not options.assume.keys() <= {one.name for one in ASSUMPTIONS}:
+        return "--assume states values of the step"
+
+    try:
+        check_simulated_card()
+        parse_cards(options.gpu)
+    except InputError as error:
+        return error.message.rstrip(".")
+
+    return ""
+
+
+def is_xla_to_blame(error: AnalyzerError, options: CaptureOptions) -> bool:
+    """Say whether a step that XLA cannot compile may still run op by op."""
+    return error.kind is FailureKind.NOT_COMPILED and options.jit is not False
+
+
+def leave_out_xla(error: AnalyzerError, options: CaptureOptions) -> CaptureOptions:
+    """Return the options of a run op by op after the error of XLA, which the report states."""
+    return replace(options, jit=False, caution=_WITHOUT_XLA.format(error.message))
+
+
+def _run_on_card(capture_step: CaptureStep, options: CaptureOptions) -> Path:
+    """Run the step on the card, and again with room for any step if it does not fit."""
+    try:
+        return _run_to_end(capture_step, options)
+    except StepOutOfMemory:
+        return _run_to_end(
+            capture_step, replace(options, growth=None, is_unlimited=True)
+        )
+
+
+def _run_to_end(capture_step: CaptureStep, options: CaptureOptions) -> Path:
+    """Return the folder of a run; without its error, which is raised instead."""
+    folder = capture_step(options, "run")
+
+    failure = read_run_file(folder / RUN_FILE).error
+    if failure is None:
+        return folder
+
+    remove_run(folder)
+    if failure.kind is FailureKind.OUT_OF_MEMORY:
+        raise StepOutOfMemory(failure.message)
+
+    if failure.kind is FailureKind.EXITED:
+        raise TargetError(failure.message, kind=failure.kind)
+
+    raise _RunError(failure.message, kind=failure.kind)
 
 
 def trace_target(
@@ -37,24 +215,18 @@ def trace_target(
     force: bool,
     save: bool = True,
     what_if: WhatIf = NOTHING_ASKED,
-    progress: Progress = report_nothing,
 ) -> Result:
     """Trace a target's step in a child process and explain it.
 
     ``force`` replaces an earlier run in ``out``. ``save`` writes the report into it; a temporary folder
     needs none. A StepOutOfMemory says that the system killed the step's process.
     """
-    capturing = share_progress(progress, 0.0, 0.8)
-    folder = capture(spec, options, out, force=force, progress=capturing)
-
-    opening = share_progress(progress, 0.8, 0.9)
-    result = open_result(folder, what_if=what_if, progress=opening)
+    folder = capture(spec, options, out, force=force)
+    result = open_result(folder, what_if=what_if)
 
     if save:
-        progress("writing the report", 0.95)
+        report_stage("writing the report")
         save_report(result, folder)
-
-    progress("done", 1.0)
 
     return result
 
@@ -72,22 +244,21 @@ def trace_script(
     if end.folder is None:
         return end, None
 
-    with ignore_repetition(end.interrupted_s):
-        try:
-            result = open_result(end.folder, what_if=what_if)
-        except TraceError as error:
-            note = read_run_file(end.folder / RUN_FILE).watch
-            has_memory = note is None or any(note.own_peaks)
-            if not has_memory:
-                remove_run(end.folder)  # nothing in it can be opened
+    try:
+        result = open_result(end.folder, what_if=what_if)
+    except TraceError as error:
+        note = read_run_file(end.folder / RUN_FILE).watch
+        has_memory = note is None or any(note.own_peaks)
+        if not has_memory:
+            remove_run(end.folder)  # nothing in it can be opened
 
-            return replace(
-                end,
-                note=note,
-                unread=str(error) if has_memory else "",
-            ), None
+        return replace(
+            end,
+            note=note,
+            unread=str(error) if has_memory else "",
+        ), None
 
-        return end, save_report(result, end.folder)
+    return end, save_report(result, end.folder)
 
 
 def estimate_target(
@@ -98,27 +269,16 @@ def estimate_target(
     force: bool = False,
     save: bool = True,
     what_if: WhatIf = NOTHING_ASKED,
-    progress: Progress = report_nothing,
 ) -> Result:
     """Estimate a target's memory: run it on a simulated card, or predict it from its graph.
 
     ``force`` and ``save`` as in ``trace_target``.
     """
     check_steps(options)
-    capturing = share_progress(progress, 0.0, 0.8)
-    folder = capture_target(spec, options, out, force=force, progress=capturing)
+    folder = capture_target(spec, options, out, force=force)
     create_cache_folder()
 
-    opening = share_progress(progress, 0.8, 0.9)
-    result = explain_folder(folder, save=save, what_if=what_if, progress=opening)
-    progress("done", 1.0)
-
-    return result
-
-
-def share_progress(report: Progress, begin: float, end: float) -> Progress:
-    """Return the progress of a part of the work."""
-    return lambda stage, share: report(stage, begin + (end - begin) * share)
+    return explain_folder(folder, save=save, what_if=what_if)
 
 
 def explain_folder(
@@ -126,11 +286,10 @@ def explain_folder(
     *,
     save: bool = True,
     what_if: WhatIf = NOTHING_ASKED,
-    progress: Progress = report_nothing,
 ) -> Result:
     """Explain a new capture of an estimate and write the report; on failure remove the folder."""
     try:
-        result = open_estimate(folder, what_if=what_if, progress=progress)
+        result = open_estimate(folder, what_if=what_if)
         if save:
             return save_report(result, folder)
 

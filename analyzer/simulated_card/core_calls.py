@@ -1,9 +1,17 @@
-"""Calls of the simulated card's own functions in the process of the step."""
+"""Calls of the simulated card's own functions in the process of the step, and of ours by its cuDNN."""
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from analyzer.cards import Gpu
+from analyzer.simulate.kernels.cudnn_algorithms import (
+    PASSES,
+    Convolution,
+    find_likely_bytes,
+    find_offers,
+)
 from analyzer.simulated_card.core_build import CORE
 
 
@@ -47,3 +55,96 @@ def describe_refusals() -> str:
     size = f"Out of memory while trying to allocate {core.simulated_card_refused_bytes()} bytes"
 
     return f". {size}; {count} requests were refused."
+
+
+# of ``cudnnDataType_t``
+_DTYPES = {
+    0: "float32",
+    1: "float64",
+    2: "float16",
+    9: "bfloat16",
+}
+
+# TensorFlow's limit of a workspace (``GetDnnWorkspaceLimitOrDefault``).
+_LIMIT_BYTES = 8 << 30
+
+_MOST_CHOICES = 32
+
+
+class _Convolution(ctypes.Structure):
+    """``Convolution`` of ``native/libraries/convolutions.h``."""
+
+    _fields_ = (
+        ("direction", ctypes.c_int),
+        ("dtype", ctypes.c_int),
+        ("rank", ctypes.c_int),
+        ("image", ctypes.c_int64 * 5),
+        ("kernel", ctypes.c_int64 * 5),
+        ("result", ctypes.c_int64 * 5),
+        ("stride", ctypes.c_int64),
+        ("dilation", ctypes.c_int64),
+        ("channels_last", ctypes.c_int),
+    )
+
+
+class _Choice(ctypes.Structure):
+    """``Choice`` of the same file."""
+
+    _fields_ = (("bytes", ctypes.c_int64), ("microseconds", ctypes.c_double))
+
+
+_ListChoices = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.POINTER(_Convolution),
+    ctypes.c_int,
+    ctypes.POINTER(_Choice),
+)
+_registered: list[Any] = []  # keeps the functions that the library calls
+_likely_bytes: set[tuple[int, int, int]] = set()
+
+
+def register_convolutions(gpus: Sequence[Gpu]) -> None:
+    """Let the simulated cuDNN of this process offer its algorithms on these cards, by device number.
+
+    In a process without this call, cuDNN offers algorithms without a workspace.
+    """
+
+    def list_choices(described: Any, card: int, choices: Any) -> int:
+        call = _read_convolution(described.contents)
+
+        candidates = find_offers(call, gpus[card], _LIMIT_BYTES)[:_MOST_CHOICES]
+        for number, candidate in enumerate(candidates):
+            choices[number].bytes = candidate.bytes
+            choices[number].microseconds = candidate.microseconds
+
+        if candidates:
+            _likely_bytes.add(find_likely_bytes(candidates))
+
+        return len(candidates)
+
+    function = _ListChoices(list_choices)
+    _registered.append(function)
+    ctypes.CDLL(CORE).simulated_card_register_convolutions(function)
+
+
+def list_likely_workspaces() -> tuple[tuple[int, int, int], ...]:
+    """Return bytes of the fastest workspace of each convolution, and the least and most likely ones."""
+    return tuple(sorted(_likely_bytes))
+
+
+def _read_convolution(described: _Convolution) -> Convolution:
+    batch_and_channels = 2
+    image = tuple(described.image[: described.rank])
+
+    filters, group_channels, *window = described.kernel[: described.rank]
+    return Convolution(
+        direction=PASSES[described.direction - 1],
+        image=image,
+        kernel=(filters, *window),
+        result=tuple(described.result[batch_and_channels : described.rank]),
+        groups=image[1] // max(group_channels, 1),
+        stride=described.stride,
+        dilation=described.dilation,
+        dtype=_DTYPES.get(described.dtype, "float16"),
+        channels_last=bool(described.channels_last),
+    )

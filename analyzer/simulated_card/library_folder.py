@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from analyzer.model.errors import InputError
-from analyzer.simulate.kernels.convolution_on_card import CUDNN_MAJOR
+from analyzer.simulate.kernels.cudnn_algorithms import CUDNN_MAJOR
 from analyzer.simulated_card import elf
 from analyzer.simulated_card.core_build import CORE, NATIVE, build, find_compiler
 

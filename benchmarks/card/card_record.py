@@ -26,7 +26,7 @@ def offer_algorithms() -> None:
     """Let a simulated cuDNN of this process offer its algorithms; a real card's needs no help."""
     if name := os.environ.get(SIMULATED):
         from analyzer.simulated_card.card_environment import parse_cards
-        from analyzer.simulated_card.convolution_choices import register_convolutions
+        from analyzer.simulated_card.core_calls import register_convolutions
 
         register_convolutions(parse_cards(name))
 

@@ -43,7 +43,6 @@ def find_kind(
             options,
             folder / name,
             force=True,
-            progress=lambda *_: None,
             kind=kind,
         )
     except AnalyzerError as error:

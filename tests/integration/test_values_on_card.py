@@ -18,11 +18,15 @@ def trace(workbench: Workbench, target: str, *options: str) -> dict[str, Any]:
     return workbench.run("trace", target, "--no-jit", *options).document
 
 
-def trace_script(workbench: Workbench, script: str) -> dict[str, Any]:
-    words = ("trace", script, "--out", "of-a-script", "--gpu", "t4")
-    # without a folder that keeps the card's library
-    cache = {"TF_MEMORY_ANALYZER_CACHE": "off"}
-    analyze_in_child(*words, cwd=workbench.folder, code=1, **cache)
+def trace_script(
+    workbench: Workbench,
+    script: str,
+    *options: str,
+    code: int = 0,
+    **environment: str,
+) -> dict[str, Any]:
+    words = ("trace", script, "--out", "of-a-script", *options)
+    analyze_in_child(*words, cwd=workbench.folder, code=code, **environment)
     report = workbench.folder / "of-a-script" / "report.json"
     document: dict[str, Any] = json.loads(report.read_text())
     return document
@@ -75,7 +79,10 @@ def test_values_of_freed_memory_are_no_counts(workbench: Workbench) -> None:
 def test_a_script_gets_its_values_and_an_unknown_one_that_ends_it_is_named(
     workbench: Workbench,
 ) -> None:
-    document = trace_script(workbench, "vocabulary_script.py")
+    # without a folder that keeps the card's library
+    cache = {"TF_MEMORY_ANALYZER_CACHE": "off"}
+    words = ("vocabulary_script.py", "--gpu", "t4", "--force")
+    document = trace_script(workbench, *words, code=1, **cache)
     program = document["program"]
     assert program["steps"] > 0
     lines = (workbench.folder / "vocabulary_script.py").read_text().splitlines()

@@ -26,11 +26,12 @@ from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
 from analyzer.cards import Gpu, find_gpu
-from analyzer.model.contract.capture_request import CaptureOptions, Progress
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.run_note import DataSize, DeviceNote
 from analyzer.model.errors import TargetError
 from analyzer.model.interrupts import pause_collector
+from analyzer.model.progress import report_stage
 
 # Errors of code that may have failed because the weights are zeros.
 _ZEROS_ERRORS = (tf.errors.OpError, ArithmeticError, AssertionError, LinAlgError)
@@ -39,7 +40,6 @@ _NO_XLA = "Without a run, a step that XLA compiles cannot be estimated."
 
 def capture_unrun_step(
     make: Callable[[], Program],
-    report: Progress,
     options: CaptureOptions,
 ) -> Captured:
     """Build the step, trace it, and return the graph that would run.
@@ -50,7 +50,7 @@ def capture_unrun_step(
     folder = Path.cwd()
 
     try:
-        return capture_graph(make, report, options, unbacked=True)
+        return capture_graph(make, options, unbacked=True)
     except (TargetError, tf.errors.OpError) as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, _ZEROS_ERRORS):
@@ -61,7 +61,7 @@ def capture_unrun_step(
 
     os.chdir(folder)  # the code of the target may have changed it
     keras.utils.clear_session()
-    capture = capture_graph(make, report, options)
+    capture = capture_graph(make, options)
     message = "The model's code reads its weights, so they were allocated in full."
     capture.run = replace(capture.run, notes=(*capture.run.notes, message))
 
@@ -70,7 +70,6 @@ def capture_unrun_step(
 
 def capture_graph(
     make: Callable[[], Program],
-    report: Progress,
     options: CaptureOptions,
     *,
     unbacked: bool = False,
@@ -85,23 +84,23 @@ def capture_graph(
         if unbacked:
             stack.enter_context(leave_out_values())
 
-        report("building the model", 0.05)
+        report_stage("building the model")
         program = make()
 
         for optimizer, weights in find_open_optimizers(program) if unbacked else ():
             optimizer.build(weights)
 
-        report("tracing the step", 0.2)
+        report_stage("tracing the step")
         variables = StepVariables(program)
         variables.refresh()
         function = _trace(program)
         variables.function = function
 
         stack.enter_context(pause_collector())  # no code of the user runs from here on
-        report("optimising the graph", 0.5)
+        report_stage("optimising the graph")
         ops, sizes = _build_graph(program, function, gpu, options)
 
-        report("reading the graph", 0.9)
+        report_stage("reading the graph")
         inputs: list[int | None] = [None] * len(program.args)
         state = Capturing(
             program,

@@ -51,6 +51,7 @@ from analyzer.model.errors import (
     describe_import_error,
 )
 from analyzer.model.interrupts import freeze_loaded_objects, pause_collector
+from analyzer.model.progress import listening, report_stage
 from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
 
 if TYPE_CHECKING:
@@ -81,10 +82,10 @@ class Channel:
         while line:
             line = line[os.write(self._descriptor, line) :]
 
-    def report(self, stage: str, share: float) -> None:
-        """Report the current stage, and the share of the work done."""
+    def report(self, stage: str, share: float | None = None) -> None:
+        """Report the current stage; nobody shows shares of it."""
         self.stage = stage
-        self.send(StageBegun(stage, share))
+        self.send(StageBegun(stage))
 
     def fail(self, error: AnalyzerError) -> int:
         """Report an error, with the kind of TensorFlow's error behind it; return the exit code."""
@@ -114,7 +115,8 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
     try:
         request = read_message(Path(request_path), CaptureRequest)
         target = request.target.text
-        _capture(request, places, channel)
+        with listening(channel.report):
+            _capture(request, places, channel)
     except AnalyzerError as error:
         return channel.fail(error)
     except BaseException as error:  # also sys.exit() in the user's code
@@ -191,7 +193,7 @@ def import_all() -> None:
 
 def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> None:
     """Capture the step of a request, and write its run folder."""
-    channel.report("starting TensorFlow", 0.0)
+    report_stage("starting TensorFlow")
     spec = request.target
     options = request.options
     folder = Path(request.folder)
@@ -234,7 +236,7 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
         simulated_card=child_environment.make_card_note(options) if on_card else None,
     )
 
-    channel.report("writing the graph", 0.97)
+    report_stage("writing the graph")
 
     with pause_collector():
         write_run(folder, captured)
@@ -264,24 +266,22 @@ def _configure(request: CaptureRequest, *, on_card: bool) -> None:
 
 def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Captured:
     from analyzer.capture.graph.estimate_capture import capture_unrun_step
-    from analyzer.capture.run.profiled_run import profiling, run_steps
-    from analyzer.capture.run.size_runs import answer_sizes
+    from analyzer.capture.run.profiled_run import answer_sizes, profiling, run_steps
     from analyzer.capture.targets.resolve_target import resolve
 
     options = request.options
-    report = channel.report
     make = partial(resolve, request.target, options)
     steps = options.step_count
 
     if request.kind == "static":
-        return capture_unrun_step(make, report, options)
+        return capture_unrun_step(make, options)
 
     if request.kind == "sizes":
         answer = partial(answer_sizes, channel.send, folder / SIZES_PIPE)
-        return run_steps(make, steps, report, then=answer)
+        return run_steps(make, steps, then=answer)
 
     with profiling(folder) as end_trace:
-        return run_steps(make, steps, report, end_trace=end_trace, dump=folder / DUMP)
+        return run_steps(make, steps, end_trace=end_trace, dump=folder / DUMP)
 
 
 def write_run(folder: Path, captured: Captured) -> None:

@@ -27,7 +27,7 @@ from analyzer.model.errors import FailureKind, InputError
 from analyzer.model.graph.buffer_sharing import COLLECTIVES
 from analyzer.model.machine import cache_folder
 from analyzer.simulated_card import card_environment
-from analyzer.simulated_card.convolution_choices import (
+from analyzer.simulated_card.core_calls import (
     list_likely_workspaces,
     register_convolutions,
 )

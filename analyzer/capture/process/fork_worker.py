@@ -30,7 +30,7 @@ def main(folder: str, places: list[str], modules: frozenset[str]) -> int:
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     end_with_parent(Path(folder), requests.put)
     channel = Channel()
-    channel.report("starting TensorFlow", 0.0)
+    channel.report("starting TensorFlow")
 
     try:
         with pause_collector():

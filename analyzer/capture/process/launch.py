@@ -27,16 +27,18 @@ from analyzer.capture.process.child_environment import (
     hides_own_gpus,
     make_environment,
 )
-from analyzer.capture.process.child_process import Child, Fork, make_start_command
-from analyzer.capture.process.fork_servers import ForkServers
+from analyzer.capture.process.child_process import (
+    Child,
+    Fork,
+    ForkServers,
+    make_start_command,
+)
 from analyzer.model.contract.capture_request import (
     CaptureKind,
     CaptureOptions,
     CaptureRequest,
-    Progress,
     TargetKind,
     TargetSpec,
-    report_nothing,
 )
 from analyzer.model.contract.child_messages import (
     CaptureDone,
@@ -53,6 +55,7 @@ from analyzer.model.errors import (
     StepOutOfMemory,
     TargetError,
 )
+from analyzer.model.progress import report_stage
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
@@ -74,7 +77,6 @@ def capture(
     out: Path,
     *,
     force: bool,
-    progress: Progress,
     kind: CaptureKind = "run",
     copies: ForkServers | None = None,
     limit_s: float = math.inf,
@@ -106,7 +108,7 @@ def capture(
                 child = _start(request, copies)
 
                 with _send_sizes(staging / SIZES_PIPE, next_size) as answer:
-                    _wait(child, request, progress, answer, limit_s)
+                    _wait(child, request, answer, limit_s)
 
             shutil.rmtree(staging / SIMULATED_CARD_FOLDER, ignore_errors=True)
 
@@ -215,7 +217,6 @@ def _send_sizes(
 def _wait(
     child: Child | Fork,
     request: CaptureRequest,
-    progress: Progress,
     answer: Callable[[SizeRun], None],
     limit_s: float,
 ) -> None:
@@ -229,7 +230,7 @@ def _wait(
         for last in child.messages():
             if isinstance(last, StageBegun):
                 stage = last.stage
-                progress(stage, last.share)
+                report_stage(stage)
             elif isinstance(last, SizeRun):
                 child.limit_time(limit_s)
                 answer(last)
@@ -307,26 +308,20 @@ def capture_live(
         def run(make: Callable[[], Program], folder: Path) -> Captured:
             steps = options.step_count
             with profiling(folder):
-                return run_steps(make, steps, report_nothing, own_process=False)
+                return run_steps(make, steps, own_process=False)
 
         return _capture_here(target, options, out, run, force=force)
 
-    spec, out = _check_target(target, out, force=force)
-    if hasattr(target, "get_config") and hasattr(target, "layers"):
+    _, out = _check_target(target, out, force=force)
+    if is_model(target):
         jit = options.jit
         if jit is None and not options.gpu and getattr(target, "compiled", False):
             # on a card, the child's Keras chooses for the card
             jit = bool(target.jit_compile)
 
         options = replace(options, jit=jit)
-        with save_model(target) as path:
-            file = TargetSpec(
-                text=spec.text,
-                kind=TargetKind.KERAS_FILE,
-                path=str(path),
-            )
-
-            return capture(file, options, out, force=force, progress=report_nothing)
+        with save_model(target) as spec:
+            return capture(spec, options, out, force=force)
 
     if options.gpu:
         raise TargetError(
@@ -334,10 +329,8 @@ def capture_live(
             hint="Name the step instead: analyzer.trace('file.py:make_step', gpu=...).",
         )
 
-    raise TargetError(
-        "TensorFlow runs in this process on an allocator that writes no memory events.",
-        hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or name the step "
-        "instead: analyzer.trace('file.py:make_step').",
+    raise make_allocator_error(
+        "name the step instead: analyzer.trace('file.py:make_step')"
     )
 
 
@@ -356,7 +349,7 @@ def capture_unrun(
         target,
         options,
         out,
-        lambda make, folder: capture_graph(make, report_nothing, options),
+        lambda make, folder: capture_graph(make, options),
         force=force,
     )
 
@@ -405,6 +398,14 @@ def can_trace_here() -> bool:
     return is_chosen or bool(tf.config.list_physical_devices("GPU"))
 
 
+def make_allocator_error(instead: str) -> TargetError:
+    """Return the error for a process that cannot trace; ``instead`` is another way to trace."""
+    return TargetError(
+        "TensorFlow runs in this process on an allocator that writes no memory events.",
+        hint=f"Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or {instead}.",
+    )
+
+
 def _check_target(
     target: Any,
     out: Path | None,
@@ -412,7 +413,7 @@ def _check_target(
     force: bool,
 ) -> tuple[TargetSpec, Path]:
     """Return a live target's spec and its folder, which is absolute: the step may change folders."""
-    name = str(getattr(target, "name", getattr(target, "__name__", "")) or "step")
+    name = name_live(target)
     spec = TargetSpec(text=name, kind=TargetKind.MODULE, path="", attribute=name)
     out = (out or run_folders.make_default_path(spec)).absolute()
     run_folders.check_writable(out, force=force)
@@ -420,9 +421,19 @@ def _check_target(
     return spec, out
 
 
+def name_live(target: Any) -> str:
+    """Return the name of a live model or function."""
+    return str(getattr(target, "name", getattr(target, "__name__", "")) or "step")
+
+
+def is_model(target: Any) -> bool:
+    """Return whether a live target is a Keras model."""
+    return hasattr(target, "get_config") and hasattr(target, "layers")
+
+
 @contextlib.contextmanager
-def save_model(model: Any) -> Iterator[Path]:
-    """Save a model into a temporary folder, for a child process."""
+def save_model(model: Any) -> Iterator[TargetSpec]:
+    """Save a model into a temporary folder, as a target for other processes."""
     with tempfile.TemporaryDirectory(prefix="tf-memory-analyzer-") as folder:
         path = Path(folder) / "model.keras"
         try:
@@ -433,4 +444,8 @@ def save_model(model: Any) -> Iterator[Path]:
                 hint="Name its code instead: analyzer.trace('file.py:build').",
             ) from error
 
-        yield path
+        yield TargetSpec(
+            text=name_live(model),
+            kind=TargetKind.KERAS_FILE,
+            path=str(path),
+        )

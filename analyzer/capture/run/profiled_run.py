@@ -1,4 +1,4 @@
-"""Run a step several times under the profiler."""
+"""Run a step several times under the profiler, or at several sizes without it."""
 
 import contextlib
 import gc
@@ -18,10 +18,7 @@ from analyzer.capture.private_names import (
 )
 from analyzer.capture.process.child_environment import check_collectives
 from analyzer.capture.run.host_values import trace_with_true_values
-from analyzer.capture.run.instrumentation import (
-    Observations,
-    observe_step,
-)
+from analyzer.capture.run.instrumentation import Observations, observe_step
 from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.source_frames import find_user_line
 from analyzer.capture.run.step_capture import (
@@ -36,11 +33,12 @@ from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.host_setup import collect_setup_values
 from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
-from analyzer.model.contract.capture_request import Progress
+from analyzer.model.contract.child_messages import SizeRun
 from analyzer.model.contract.fields import TwoSizes
-from analyzer.model.contract.run_note import STEP_WITH_ALL, StepConfig
-from analyzer.model.errors import FailureKind, InputError, TargetError
+from analyzer.model.contract.run_note import STEP_WITH_ALL, Failure, StepConfig
+from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
 from analyzer.model.interrupts import pause_collector
+from analyzer.model.progress import report_stage
 from analyzer.simulated_card.card_environment import SHORT_POOL
 from analyzer.simulated_card.core_calls import delay_kernels, read_requested_peak
 
@@ -84,7 +82,6 @@ def profiling(logdir: Path) -> Iterator[Callable[[], None]]:
 def run_steps(
     make: Callable[[], Program],
     steps: int,
-    report: Progress,
     *,
     end_trace: Callable[[], None] = lambda: None,
     own_process: bool = True,
@@ -101,7 +98,7 @@ def run_steps(
     """
     partitions: list[Any] = []
     with observe_step() as observed, collect_setup_values() as setup:
-        report("building the model", 0.0)
+        report_stage("building the model")
         try:
             with disable_python_tracing():
                 program = make()
@@ -121,7 +118,7 @@ def run_steps(
             wanted = None if then else partitions
 
             try:
-                _run(state, wanted, report, end_trace, own_process=own_process)
+                _run(state, wanted, end_trace, own_process=own_process)
             except InputError:
                 raise
             except (SystemExit, Exception) as failure:
@@ -131,7 +128,7 @@ def run_steps(
             then(state)
             state.function = None
 
-    report("reading the graph", 0.92)
+    report_stage("reading the graph")
 
     with pause_collector():
         captured = describe_capture(state, partitions)
@@ -165,13 +162,12 @@ def _describe_unmade(failure: BaseException) -> Capturing:
 def _run(
     state: Capturing,
     partitions: list[Any] | None,
-    report: Progress,
     end_trace: Callable[[], None],
     *,
     own_process: bool,
 ) -> None:
     """Trace the step and run it, with its progress in ``state``."""
-    report("tracing the step", 0.1)
+    report_stage("tracing the step")
     began_s = time.monotonic()
     is_on_simulated_card = "SIMULATED_CARDS" in os.environ
     if partitions is None or is_on_simulated_card:
@@ -202,17 +198,16 @@ def _run(
         state.variables.snapshot()
 
         for index in range(state.wanted):
-            share = 0.3 + 0.6 * index / state.wanted
-            report(f"running step {index + 1} of {state.wanted}", share)
+            report_stage(f"running step {index + 1} of {state.wanted}")
             _run_step(state, index, partitions)
             state.done += 1
             state.variables.snapshot()
 
         if is_on_simulated_card and partitions is not None:
             spent_s = time.monotonic() - began_s
-            report("writing the trace", 0.9)
+            report_stage("writing the trace")
             end_trace()
-            report("repeating the step", 0.9)
+            report_stage("repeating the step")
             _repeat_step(state, spent_s)
 
 
@@ -252,7 +247,7 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
 
     The repeats make the range of peak, need and limit, and nothing else in an answer (``run_range``).
     There is one with each delay. They go on for their share of the time, unless the peaks of a compiled
-    step are equal. A step at several sizes (``size_runs``), a script and a step on real devices have
+    step are equal. A step at several sizes (``answer_sizes``), a script and a step on real devices have
     none. A repeat that fails ends them; a note reports a lack of memory.
     """
     if read_requested_peak() < 0:
@@ -358,3 +353,87 @@ def _has_statistics() -> bool:
     del tensor
 
     return in_use_bytes > 0
+
+
+_LONGEST_DETAIL = 200  # characters of an error
+
+# Steps at a size: the order of ops differs between them, and so does the room that they need. They
+# end after some seconds, but not before the steps of a capture.
+_MOST_STEPS = 20
+_LONGEST_S = 1.0
+
+
+def answer_sizes(send: Callable[[SizeRun], None], pipe: Path, state: Capturing) -> None:
+    """Answer for the size that has run, then for the sizes in the pipe if the batch axis is open.
+
+    The parent writes one size after each answer, and closes the pipe at the end.
+    """
+    program = state.program
+    error = _check_pool(state.error or _measure(program, state.wanted))
+
+    if program.resize is None or not pipe.exists():
+        send(_describe_run(error, is_open=False))
+        return
+
+    with pipe.open() as sizes:  # before the answer, after which the parent may close it
+        send(_describe_run(error, is_open=True))
+        for line in sizes:
+            gc.collect()  # buffers of the size before
+            error = _check_pool(_measure(program, state.wanted, int(line)))
+            send(_describe_run(error, is_open=True))
+
+
+def _check_pool(error: Failure | None) -> Failure | None:
+    """Return the error of a size, or raise it if the card has more memory than the pool."""
+    is_short = SHORT_POOL in os.environ
+    if error is not None and is_short and error.kind is FailureKind.OUT_OF_MEMORY:
+        raise StepOutOfMemory(error.message)
+
+    return error
+
+
+def _measure(program: Program, steps: int, size: int | None = None) -> Failure | None:
+    """Run several steps, at another size if one is given; return the error, if any.
+
+    The peak is that of all steps but the first, in which cuDNN's trials take what memory they find.
+    """
+    began_s = time.monotonic()
+    try:
+        if program.resize is not None and size is not None:
+            program.call = program.resize(size)
+
+        for number in range(_MOST_STEPS):
+            if number >= steps and time.monotonic() - began_s > _LONGEST_S:
+                break
+
+            result = program.call()  # lives until the step ends
+            tf.test.experimental.sync_devices()
+            del result
+
+            if number == 0:
+                for card in _list_cards():
+                    tf.config.experimental.reset_memory_stats(card)
+    except Exception as failure:
+        return describe_failure(failure)
+
+    return None
+
+
+def _list_cards() -> list[str]:
+    return [
+        f"GPU:{index}" for index in range(len(tf.config.list_logical_devices("GPU")))
+    ]
+
+
+def _describe_run(error: Failure | None, *, is_open: bool) -> SizeRun:
+    """Return the answer of a run: the most memory of a card, or the error."""
+    if error is not None:
+        detail = error.message.partition("\n")[0][:_LONGEST_DETAIL]
+        return SizeRun(kind=error.kind, detail=detail, is_open=is_open)
+
+    uses = [tf.config.experimental.get_memory_info(card) for card in _list_cards()]
+    return SizeRun(
+        peak_bytes=max((use["peak"] for use in uses), default=0),
+        fixed_bytes=max((use["current"] for use in uses), default=0),
+        is_open=is_open,
+    )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from analyzer.capture.graph.input_pipeline import count_element_bytes
+from analyzer.capture.graph.data_sizes import count_element_bytes
 from analyzer.capture.graph.plain_graphs import count_bytes
 from analyzer.capture.private_names import (
     PyDatasetEnqueuer,

@@ -44,7 +44,6 @@ from analyzer.model.interrupts import (
     REPEAT_S,
     delay_signals,
     die_with_parent,
-    ignore_repetition,
 )
 from analyzer.tracing.parse.logdir import RUN_FILE
 
@@ -56,7 +55,6 @@ class ScriptEnd:
     """How a script ended, with a shell's exit status."""
 
     status: int
-    interrupted_s: float = -math.inf  # ``time.monotonic`` of the last Ctrl-C
     folder: Path | None = None  # the run folder
     note: WatchNote | None = None  # if no step was traced
     has_tensorflow: bool = False  # whether the script imported TensorFlow
@@ -99,14 +97,9 @@ def run_script(
         if view:
             (staging / LIVE_FILE).touch()
 
-        status, interrupted_s = _run_in_terminal(command, environment, staging, view)
-        is_interrupted = status == EXIT_BASE + signal.SIGINT
-        delay: AbstractContextManager[None] = delay_signals()
+        status = _run_in_terminal(command, environment, staging, view)
 
-        if is_interrupted:
-            delay = ignore_repetition(interrupted_s)
-
-        with delay:
+        with delay_signals():
             for name in (file.name, REPORT_FILE, LIVE_FILE):
                 (staging / name).unlink(missing_ok=True)
 
@@ -115,7 +108,6 @@ def run_script(
 
             end = ScriptEnd(
                 status=status,
-                interrupted_s=interrupted_s,
                 note=read_untraced(staging),
                 has_tensorflow=_take_text(staging / BEGUN_FILE) is not None,
                 fault=_take_text(staging / _FAULT_FILE) or "",
@@ -143,8 +135,8 @@ def _run_in_terminal(
     environment: dict[str, str],
     folder: Path,
     view: ScriptView | None,
-) -> tuple[int, float]:
-    """Run a command with this process' terminal; return its status as in a shell, and the last Ctrl-C.
+) -> int:
+    """Run a command with this process' terminal; return its status as in a shell.
 
     Signals sent only to this process are passed on, except on systems without ``sigtimedwait``.
 
@@ -192,6 +184,8 @@ def _run_in_terminal(
                 child.send_signal(signal.SIGKILL if is_second else received.si_signo)
     finally:
         stack.close()
+        # a repetition of the last Ctrl-C is not meant for this process either
+        time.sleep(max(interrupted_s + REPEAT_S - time.monotonic(), 0))
         _restore_signals(watched, before)
 
     if child.returncode < 0:
@@ -202,7 +196,7 @@ def _run_in_terminal(
 
     status = child.returncode
 
-    return status if status >= 0 else EXIT_BASE - status, interrupted_s
+    return status if status >= 0 else EXIT_BASE - status
 
 
 def _restore_signals(watched: set[signal.Signals], before: set[Any]) -> None:

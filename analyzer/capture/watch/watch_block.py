@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analyzer.capture.process.launch import can_trace_here
+from analyzer.capture.process.launch import can_trace_here, make_allocator_error
 from analyzer.capture.process.run_folders import (
     check_writable,
     make_default_path,
@@ -15,7 +15,7 @@ from analyzer.capture.process.run_folders import (
 from analyzer.capture.watch.script_launch import read_untraced
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
 from analyzer.model.contract.run_note import TargetNote, WatchNote
-from analyzer.model.errors import InputError, TargetError, TraceError
+from analyzer.model.errors import InputError, TraceError
 from analyzer.tracing.parse.logdir import RUN_FILE, find_traces
 from analyzer.tracing.parse.xplane import read_trace
 
@@ -65,11 +65,7 @@ class WatchBlock:
             check_writable(folder, force=force)
 
         if not can_trace_here():
-            raise TargetError(
-                "TensorFlow runs in this process on an allocator that writes no memory events.",
-                hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or run the script "
-                "with `analyze trace script.py`.",
-            )
+            raise make_allocator_error("run the script with `analyze trace script.py`")
 
         if _running:
             raise InputError(

@@ -1,7 +1,7 @@
 """Requests: to the child processes that capture a step or watch a script, and for a replay."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias, TypedDict
@@ -16,9 +16,6 @@ from analyzer.model.tables import read_table
 # several sizes and answer for each whether it ran.
 CaptureKind: TypeAlias = Literal["run", "static", "sizes"]
 
-# Takes the stage of a work and the share done, 0 to 1.
-Progress: TypeAlias = Callable[[str, float], None]
-
 DEFAULT_STEPS = 3  # traced steps of a model
 BATCH_SIZE = 32  # examples in a batch if neither the user nor the target says
 # traced; without the first and the last, two pairs of neighbours remain
@@ -26,10 +23,6 @@ SCRIPT_STEPS = 5
 
 # Steps of a script before the traced ones: functions are traced, slots made, iterators filled.
 SCRIPT_WARMUP_STEPS = 3
-
-
-def report_nothing(stage: str, share: float) -> None:
-    """Ignore the progress."""
 
 
 class TargetKind(Choice):

@@ -11,10 +11,9 @@ from analyzer.model.errors import AnalyzerError, FailureKind
 
 
 class StageBegun(Struct, frozen=True, tag_field="message", tag="stage"):
-    """The child begins a stage; ``share`` is the part of all work that is done, 0 to 1."""
+    """The child begins a stage."""
 
     stage: str
-    share: float
 
 
 class SizeRun(Struct, frozen=True, kw_only=True, tag_field="message", tag="size"):

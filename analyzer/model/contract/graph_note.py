@@ -44,6 +44,7 @@ _MOST_EDGES = 1 << 16  # limit of the inputs or outputs of one op
 _Names = Annotated[tuple[Name, ...], Meta(max_length=_MOST_EDGES)]
 _MOST_DIGITS = 8  # digits of an output's index in a tensor's name
 ARGUMENT_TYPES = op_types("_Arg _DeviceArg")  # op types of a graph's arguments
+CONSTANTS = op_types("Const HostConst")
 RESULT_TYPES = op_types("_Retval _DeviceRetval")  # op types of a graph's results
 
 _TYPES = read_op_types("model/graph/graph_op_types.toml")["types"]

@@ -244,7 +244,7 @@ class GraphIndex:
         A graph that is derived from a trace has no reads: there such a cast is in the scope of the op
         that uses the weight (``dense/MatMul/Cast``).
         """
-        is_cast = op.type == "Cast" and dtype in _HALVES
+        is_cast = op.type == "Cast" and dtype in HALVES
         if not is_cast or self.phases[op.name] is not Phase.FORWARD:
             return False
 
@@ -372,7 +372,7 @@ def _find_executed_phases(
     return phases
 
 
-_HALVES = ("float16", "bfloat16")
+HALVES = ("float16", "bfloat16")
 HALF_WEIGHT_ROLE = "weight in half precision"
 
 GRADIENT_ROLE = "gradient"  # of a variable

@@ -16,7 +16,13 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import CONVOLUTIONS, Op, op_types, split_tensor
+from analyzer.model.contract.graph_note import (
+    CONSTANTS,
+    CONVOLUTIONS,
+    Op,
+    op_types,
+    split_tensor,
+)
 from analyzer.model.graph.buffer_sharing import (
     CACHE_ROLE,
     COLLECTIVES,
@@ -50,7 +56,6 @@ PACKED_ROLE = "gradients packed for the all-reduce"
 REDUCED_ROLE = "all-reduced gradients"
 
 _VIEWS = op_types("Identity Reshape Squeeze ExpandDims")
-CONSTANTS = frozenset({"Const", "HostConst"})
 HANDLE = "VarHandleOp"
 
 # Name that the allocator gets for a copy between devices (``rendezvous_mgr.cc``).

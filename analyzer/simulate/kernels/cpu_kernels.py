@@ -7,7 +7,7 @@ allocator's events. An op type without a rule counts as allocating its outputs a
 
 from functools import partial
 
-from analyzer.model.contract.graph_note import Op, op_types, read_op_types
+from analyzer.model.contract.graph_note import CONSTANTS, Op, op_types, read_op_types
 from analyzer.simulate.kernels.op_call import (
     NO_BUFFER,
     Call,
@@ -185,7 +185,7 @@ _RULES = _LIST_RULES | assign_rules(
 
 def _count_held_bytes(op: Op) -> int:
     spec = op.outputs[0]
-    if spec.dtype == "variant" and op.type in ("Const", "HostConst"):
+    if spec.dtype == "variant" and op.type in CONSTANTS:
         return LIST_BYTES  # an empty list
 
     if spec.dtype == "resource":

@@ -16,11 +16,12 @@ import math
 from dataclasses import replace
 
 from analyzer.cards import Gpu
-from analyzer.simulate.kernels.convolution_on_card import (
+from analyzer.simulate.kernels.cudnn_algorithms import (
     Convolution,
+    find_likely_bytes,
+    find_offers,
     has_tensor_cores,
 )
-from analyzer.simulate.kernels.cudnn_algorithms import find_likely_bytes, find_offers
 from analyzer.simulate.kernels.op_call import (
     ELSEWHERE,
     NO_BUFFER,

@@ -21,7 +21,7 @@ from analyzer.model.graph.host_copies import (
 )
 from analyzer.simulate.kernels import cpu_kernels as cpu
 from analyzer.simulate.kernels import cudnn_calls as cudnn
-from analyzer.simulate.kernels.convolution_on_card import PASSES
+from analyzer.simulate.kernels.cudnn_algorithms import PASSES
 from analyzer.simulate.kernels.op_call import (
     ELSEWHERE,
     Call,

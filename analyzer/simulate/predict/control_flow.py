@@ -9,7 +9,7 @@ takes the predicate from a list or an optional.
 
 from collections.abc import Iterable
 
-from analyzer.model.contract.graph_note import op_types
+from analyzer.model.contract.graph_note import CONSTANTS, op_types
 from analyzer.model.graph.graph_index import reach
 from analyzer.simulate.predict.prepared_step import (
     ENTERS,
@@ -107,7 +107,7 @@ class ControlFlow:
             is_join = self._ops[part].type in _JOINS
             return [source for source, _ in self._inputs[part]] if is_join else []
 
-        ignored = _JOINS | {"Const", "HostConst"}
+        ignored = _JOINS | CONSTANTS
         parts = reach([node], find_near)
 
         return [part for part in parts if self._ops[part].type not in ignored]

@@ -1,6 +1,8 @@
 """TensorFlow's executor: it runs each node of a graph when its inputs have arrived.
 
-A lowered ``cond`` is ``Switch`` and ``Merge``; the other branch runs *dead*, which costs nothing.
+A lowered ``cond`` is ``Switch`` and ``Merge``. TensorFlow marks the tensors of the other branch as
+dead; here they are not passed on, so that its nodes never run.
+
 A lowered ``while`` is a frame: ``Enter`` passes a tensor in, each ``NextIteration`` starts the next
 iteration's copy of the body, ``Exit`` passes a tensor out (``propagator_state.cc``).
 
@@ -16,8 +18,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from analyzer.simulate.predict.buffers import Tensor, share
 from analyzer.simulate.predict.control_flow import ControlFlow
+from analyzer.simulate.predict.ledger import Tensor, share
 from analyzer.simulate.predict.prepared_step import (
     ENTERS,
     EXITS,
@@ -33,23 +35,15 @@ if TYPE_CHECKING:
     from analyzer.simulate.predict.prepared_step import Prepared
 
 
-_BORDER = ENTERS | EXITS | NEXT
-
-# A live tensor: its buffer. A dead one is None.
-Entry: TypeAlias = tuple[Tensor]
-
-
 @dataclass(eq=False, slots=True)
 class Iteration:
     """One iteration of a loop (``IterationState`` in ``propagator_state.h``)."""
 
     frame: Frame
     number: int
-    inputs: dict[int, list[Entry | None]] = field(default_factory=dict)
+    inputs: dict[int, list[Tensor]] = field(default_factory=dict)
     # for each node that has received an input, the number of inputs it still waits for
     pending: dict[int, int] = field(default_factory=dict)
-    # number of dead inputs of each node
-    dead: Counter[int] = field(default_factory=Counter)
     outstanding: int = 0  # number of its ready nodes that have not ended
     frames: int = 0  # number of unfinished loops inside it
 
@@ -65,8 +59,7 @@ class Frame:
     count: int = 0
     # loops inside it, by iteration and name
     children: dict[tuple[int, str], Frame] = field(default_factory=dict)
-    invariants: list[tuple[int, Entry]] = field(default_factory=list)
-    dead_exits: list[int] = field(default_factory=list)
+    invariants: list[tuple[int, Tensor]] = field(default_factory=list)
 
     def add_iteration(self) -> Iteration:
         """Add the next iteration."""
@@ -74,8 +67,11 @@ class Frame:
         return iteration
 
 
-# A ready node, its iteration, and whether it is dead.
-Task: TypeAlias = tuple[int, Iteration, bool]
+# A ready node and its iteration.
+Task: TypeAlias = tuple[int, Iteration]
+
+# The buffers of a node's outputs, without those in a branch that is not taken.
+Outputs: TypeAlias = dict[int, Tensor]
 
 _Item = TypeVar("_Item")
 
@@ -133,8 +129,8 @@ class Executor:
         columns = zip(self._types, prepared.inputs, prepared.control, strict=True)
 
         for kind, data, waits in columns:
-            is_merge = kind in MERGES
-            count = 1 + 2 * len(waits) if is_merge else len(data) + len(waits)
+            # A merge passes on the first input that arrives.
+            count = 1 if kind in MERGES else len(data) + len(waits)
             self._waits_for.append(count)
 
         inexpensive = TYPES["inexpensive"]
@@ -154,18 +150,17 @@ class Executor:
 
     def run(self) -> None:
         """Run the graph."""
-        iteration = Frame("", None, 0).add_iteration()
+        graph = Frame("", None, 0).add_iteration()
 
         for node in self._edges.roots:
-            self._make_ready(node, iteration, False)
+            self._make_ready(node, graph)
 
         queue: deque[Task] = deque()  # inexpensive nodes, which run at once
         pool: list[Task] = []
 
         while True:
             for task in self._ready:
-                is_expensive = self._expensive[task[0]] and not task[2]
-                (pool if is_expensive else queue).append(task)
+                (pool if self._expensive[task[0]] else queue).append(task)
 
             self._ready.clear()
 
@@ -176,53 +171,32 @@ class Executor:
                 place = -1 if is_alone else self._random.randrange(len(pool))
                 self._run_node(*pool.pop(place))
             else:
+                self._release_inputs(graph)
                 return
 
-    def _run_node(self, node: int, iteration: Iteration, dead: bool) -> None:
+    def _run_node(self, node: int, iteration: Iteration) -> None:
         """Run a node, free its inputs and temporaries, and pass its outputs on."""
         inputs = iteration.inputs.pop(node, None) or [None] * len(self._inputs[node])
+        computed, in_use = self._ledger.compute(node, inputs, iteration.number)
+        for buffer in in_use:
+            self._ledger.release(buffer)
 
-        if dead and self._types[node] not in NEXT:
-            self._drop(inputs)
-            outputs: list[Entry | None] = [None] * len(self._ops[node].outputs)
-        else:
-            outputs, in_use = self._compute(node, inputs, iteration.number)
-            for buffer in in_use:
-                self._ledger.release(buffer)
+        outputs = dict(enumerate(computed))
+        if self._types[node] in SWITCHES:
+            taken = self._choose_output(node, iteration.number, len(outputs))
+            for index, buffer in enumerate(computed):
+                if index != taken:
+                    self._ledger.release(buffer)
+                    del outputs[index]
 
-        if self._types[node] in _BORDER:
-            self._cross(node, iteration, outputs, dead)
-        else:
-            self._activate(node, iteration, outputs, dead)
+        self._pass_on(node, iteration, outputs)
+        for buffer in outputs.values():
+            self._ledger.release(buffer)
 
-        self._drop(outputs)
         iteration.outstanding -= 1
 
         if not iteration.outstanding and iteration.frame.parent is not None:
             self._clean_up(iteration.frame, iteration.number)
-
-    def _compute(
-        self,
-        node: int,
-        inputs: list[Entry | None],
-        number: int,
-    ) -> tuple[list[Entry | None], list[Tensor]]:
-        """Compute a node; return its outputs, None for a dead one, and the buffers in use.
-
-        ``number`` is that of the iteration.
-        """
-        buffers = [None if entry is None else entry[0] for entry in inputs]
-        computed, in_use = self._ledger.compute(node, buffers, number)
-        outputs: list[Entry | None] = [(buffer,) for buffer in computed]
-
-        if self._types[node] in SWITCHES:
-            taken = self._choose_output(node, number, len(outputs))
-            for index, buffer in enumerate(computed):
-                if index != taken:
-                    self._ledger.release(buffer)
-                    outputs[index] = None
-
-        return outputs, in_use
 
     def _choose_output(self, node: int, number: int, count: int) -> int:
         """Return the output, of ``count``, to which a switch passes its tensor."""
@@ -232,39 +206,30 @@ class Executor:
 
         return self._control.choose_branch(node, count)
 
-    def _drop(self, entries: Sequence[Entry | None]) -> None:
-        for entry in entries:
-            if entry is not None:
-                self._ledger.release(entry[0])
+    def _release_inputs(self, iteration: Iteration) -> None:
+        """Release the inputs of nodes in branches that are not taken."""
+        for inputs in iteration.inputs.values():
+            for buffer in inputs:
+                self._ledger.release(buffer)
 
-    def _cross(
-        self,
-        node: int,
-        iteration: Iteration,
-        outputs: list[Entry | None],
-        dead: bool,
-    ) -> None:
-        """Pass outputs into a loop, to its next iteration, or out of it."""
+    def _pass_on(self, node: int, iteration: Iteration, outputs: Outputs) -> None:
+        """Pass outputs to nodes of the iteration, into a loop, to its next iteration, or out of it."""
         kind = self._types[node]
         frame = iteration.frame
 
         if kind in ENTERS:
-            self._enter(node, iteration, outputs, dead)
-        elif kind in EXITS:
-            if not dead and frame.parent is not None:
-                self._activate(node, frame.parent, outputs, False)
-            elif iteration.number == frame.count:
-                frame.dead_exits.append(node)
-        elif not dead and outputs and outputs[0] is not None:
-            self._continue(node, iteration, outputs[0])
+            self._enter(node, iteration, outputs)
+        elif kind in EXITS and frame.parent is not None:
+            self._activate(node, frame.parent, outputs)
+        elif kind in NEXT:
+            if iteration.number == frame.count:
+                self._start_iteration(frame)
 
-    def _enter(
-        self,
-        node: int,
-        iteration: Iteration,
-        outputs: list[Entry | None],
-        dead: bool,
-    ) -> None:
+            self._activate(node, frame.iterations[iteration.number + 1], outputs)
+        else:
+            self._activate(node, iteration, outputs)
+
+    def _enter(self, node: int, iteration: Iteration, outputs: Outputs) -> None:
         attrs = self._ops[node].attrs
         name = str(attrs["frame_name"])
         key = (iteration.number, name)
@@ -277,124 +242,49 @@ class Executor:
             iteration.frames += 1
 
         numbers = [0]
-        entry = outputs[0]
-        if attrs.get("is_constant") and entry is not None:
-            share(entry[0])
-            child.invariants.append((node, entry))
+        if attrs.get("is_constant"):
+            child.invariants.append((node, share(outputs[0])))
             numbers = sorted(child.iterations)
 
         for number in numbers:
-            self._activate(node, child.iterations[number], outputs, dead)
+            self._activate(node, child.iterations[number], outputs)
 
         child.pending_inputs -= 1
 
-    def _continue(self, node: int, iteration: Iteration, entry: Entry) -> None:
-        """Pass a tensor to the next iteration."""
-        frame = iteration.frame
-        if iteration.number == frame.count:
-            self._start_iteration(frame)
-
-        self._activate(node, frame.iterations[iteration.number + 1], [entry], False)
-
-    def _activate(
-        self,
-        node: int,
-        iteration: Iteration,
-        outputs: list[Entry | None],
-        dead: bool,
-    ) -> None:
+    def _activate(self, node: int, iteration: Iteration, outputs: Outputs) -> None:
         """Pass a node's outputs to the nodes that wait for them."""
-        count = 0 if dead else len(outputs)
-
         for consumer, output, slot in self._edges.data[node]:
-            entry = outputs[output] if output < count else None
-            if self._types[consumer] in MERGES:
-                is_entry = self._types[node] in ENTERS
-                self._activate_merge(consumer, iteration, slot, entry, is_entry)
-                continue
+            if output in outputs:
+                inputs = iteration.inputs.get(consumer)
+                if inputs is None:
+                    count = len(self._inputs[consumer])
+                    inputs = iteration.inputs[consumer] = [None] * count
 
-            if entry is not None:
-                self._deliver(consumer, iteration, slot, entry)
-
-            self._arrive(consumer, iteration, entry is None)
+                inputs[slot] = share(outputs[output])
+                self._arrive(consumer, iteration)
 
         for consumer in self._edges.control[node]:
             if self._types[consumer] not in MERGES:
-                self._arrive(consumer, iteration, dead)
-                continue
+                self._arrive(consumer, iteration)
 
-            pending = iteration.pending.get(consumer, self._waits_for[consumer]) - 2
-            iteration.pending[consumer] = pending
-            all_dead = iteration.dead[consumer] == len(self._inputs[consumer])
-
-            if pending == 0 or (pending == 1 and all_dead):
-                self._make_ready(consumer, iteration, all_dead)
-
-    def _arrive(self, node: int, iteration: Iteration, dead: bool) -> None:
-        """Count an input of a node, which may be dead; the last one makes it ready."""
-        if dead:
-            iteration.dead[node] += 1
-
+    def _arrive(self, node: int, iteration: Iteration) -> None:
+        """Count an input of a node; the last one makes it ready."""
         pending = iteration.pending.get(node, self._waits_for[node]) - 1
         iteration.pending[node] = pending
 
         if not pending:
-            self._make_ready(node, iteration, node in iteration.dead)
+            self._make_ready(node, iteration)
 
-    def _activate_merge(
-        self,
-        node: int,
-        iteration: Iteration,
-        slot: int,
-        entry: Entry | None,
-        is_entry: bool,
-    ) -> None:
-        """Pass an input to a merge, which forwards the first live one; until then bit 0 is set.
-
-        It is dead if all inputs are, or if the loop of which it is the start is entered dead.
-        """
-        pending = iteration.pending.get(node, self._waits_for[node])
-
-        if entry is not None and pending & 1:
-            self._deliver(node, iteration, slot, entry)
-            iteration.pending[node] = pending & ~1
-
-            if pending == 1:
-                self._make_ready(node, iteration, False)
-
-        if entry is not None:
-            return
-
-        iteration.dead[node] += 1
-        is_dead = is_entry or iteration.dead[node] == len(self._inputs[node])
-        if pending == 1 and is_dead:
-            self._make_ready(node, iteration, True)
-
-    def _deliver(
-        self,
-        node: int,
-        iteration: Iteration,
-        slot: int,
-        entry: Entry,
-    ) -> None:
-        share(entry[0])
-        inputs = iteration.inputs.get(node)
-        if inputs is None:
-            inputs = iteration.inputs[node] = [None] * len(self._inputs[node])
-
-        inputs[slot] = entry
-
-    def _make_ready(self, node: int, iteration: Iteration, dead: bool) -> None:
+    def _make_ready(self, node: int, iteration: Iteration) -> None:
         iteration.outstanding += 1
-        self._ready.append((node, iteration, dead))
+        self._ready.append((node, iteration))
 
     def _start_iteration(self, frame: Frame) -> None:
         frame.count += 1
         iteration = frame.add_iteration()
-        frame.dead_exits.clear()
 
-        for node, entry in frame.invariants:
-            self._activate(node, iteration, [entry], False)
+        for node, buffer in frame.invariants:
+            self._activate(node, iteration, {0: buffer})
 
     def _clean_up(self, frame: Frame, number: int) -> None:
         """End finished iterations from ``number`` on, and the loop with its last one."""
@@ -407,20 +297,15 @@ class Executor:
                 break
 
             frame.iterations.pop(number)
-            for inputs in finished.inputs.values():
-                self._drop(inputs)
-
+            self._release_inputs(finished)
             number += 1
 
         parent = frame.parent
         if frame.pending_inputs or frame.iterations or parent is None:
             return
 
-        for node in frame.dead_exits:
-            self._activate(node, parent, [None], True)
-
-        for _, entry in frame.invariants:
-            self._drop([entry])
+        for _, buffer in frame.invariants:
+            self._ledger.release(buffer)
 
         frame.invariants.clear()
         parent.frame.children.pop((parent.number, frame.name), None)

@@ -1,13 +1,9 @@
 """The prediction of a noted step as a ``Recording``, like a measured one."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 
 from analyzer.cards import find_gpu, memory_limit
-from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
@@ -43,9 +39,13 @@ from analyzer.simulate.allocator.replay import (
 )
 from analyzer.simulate.kernels.cpu_kernels import CPU
 from analyzer.simulate.kernels.gpu_kernels import gpu_device
-from analyzer.simulate.predict.buffers import Buffer
-from analyzer.simulate.predict.decisions import check_assumptions, describe_sizes
-from analyzer.simulate.predict.prediction import Prediction, predict
+from analyzer.simulate.predict.ledger import Buffer
+from analyzer.simulate.predict.prediction import (
+    Prediction,
+    check_assumptions,
+    describe_sizes,
+    predict,
+)
 from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.stated_range import (
     describe_notes,
@@ -66,7 +66,6 @@ def predict_note(
     limit_bytes: int | None = None,
     growth: bool = False,
     search: bool = False,
-    progress: Callable[[float], None] = lambda share: None,
 ) -> Recording:
     """Predict the allocations of a noted step, from the process's start to the end of the last step.
 
@@ -89,7 +88,7 @@ def predict_note(
         limit_bytes = limit_bytes or memory_limit(gpu).bytes
         options = BfcOptions.gpu(limit_bytes, growth=growth)
 
-    prediction = predict(note, device, options, search=search, progress=progress)
+    prediction = predict(note, device, options, search=search)
 
     check_assumptions(note, prediction.decisions)
 
@@ -146,8 +145,7 @@ def _make_recording(
 def make_table(prediction: Prediction) -> pd.DataFrame:
     """Return the buffers of the shown schedule with the columns of ``ALLOCATIONS``.
 
-    ``allocated_bytes`` is the request rounded up, until a replay replaces it. Categories are those
-    that follow from the graph.
+    ``allocated_bytes`` is the request rounded up, until a replay replaces it. Labels are missing.
     """
     schedule = prediction.middle
     prepared = prediction.prepared
@@ -177,20 +175,11 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
 
 def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
     """Return what the graph tells about a buffer."""
-    category = Category.UNATTRIBUTED
     described: dict[str, object] = {}
 
     if buffer.node >= 0:
         op = prepared.ops[buffer.node]
-        described |= {"op": op.name, "op_type": op.type, "source": op.source}
-
-        if op.type in ARGUMENT_TYPES or op.type == "Placeholder":
-            is_handle = bool(op.outputs) and op.outputs[0].dtype == "resource"
-            category = Category.CONSTANT if is_handle else Category.INPUT
-        elif op.type in ("Const", "HostConst", "ImmutableConst"):
-            category = Category.CONSTANT
-        elif buffer.output < 0:
-            category = Category.TEMPORARY
+        described["op"] = op.name
 
         if 0 <= buffer.output < len(op.outputs):
             spec = op.outputs[buffer.output]
@@ -203,12 +192,7 @@ def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
     if buffer.region == WORKSPACE:
         described["dtype"] = "uint8"
 
-    if buffer.variable >= 0:
-        variable = prepared.note.variables[buffer.variable]
-        category = Category(variable.category)
-        described["variable"] = variable.path
-
-    return described | {"category": str(category)}
+    return described
 
 
 def find_holdings(prediction: Prediction) -> list[Holding]:

@@ -12,6 +12,7 @@ from copy import copy
 
 from analyzer.model.contract.graph_note import (
     ARGUMENT_TYPES,
+    CONSTANTS,
     RESULT_TYPES,
     Op,
     TensorSpec,
@@ -45,12 +46,10 @@ ORDERED_EDGES = 8  # out-edges that a node keeps in order (``EdgeSet::kInline``)
 # the second (chunks). Gradient accumulation needs more: a counter decides a branch.
 STEPS = 3
 
-_HANDLE_SOURCES = (*ARGUMENT_TYPES, "VarHandleOp")
-
-CONSTANTS = ("Const", "HostConst", "ImmutableConst")
+_HANDLE_SOURCES = ARGUMENT_TYPES | {"VarHandleOp"}
 
 # Op types whose output lives outside the step: a kernel's constant, or an argument in Python.
-_HELD = (*CONSTANTS, *ARGUMENT_TYPES, "Placeholder")
+_HELD = CONSTANTS | ARGUMENT_TYPES | {"Placeholder"}
 
 
 class Prepared:

@@ -19,7 +19,7 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import CONVOLUTIONS, split_tensor
-from analyzer.model.graph.graph_index import GraphIndex, Label, Phase
+from analyzer.model.graph.graph_index import HALVES, GraphIndex, Label, Phase
 from analyzer.model.recording.records import ALLOCATIONS, Step, conform
 from analyzer.model.units import round_up
 from analyzer.tracing.derive.op_names import find_optimizer, is_apply
@@ -28,7 +28,6 @@ _APPLY = re.compile("Resource(Sparse)?Apply")
 _TEXTS = ("category", "role", "variable", "layer", "dtype", "shape")
 PART_COLUMNS = [*_TEXTS, "requested_bytes", "allocated_bytes"]
 _SCATTERS = re.compile("Scatter|Sparse")
-_HALVES = ("float16", "bfloat16")
 
 # Part of the name of an op that makes the first value of an optimizer's slot.
 _INITIALIZER = "/Initializer/"
@@ -201,7 +200,7 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
         name, index = split_tensor(tensor)
         layer = structure.layers.get(name)
 
-        is_narrow = spec.dtype in _HALVES
+        is_narrow = spec.dtype in HALVES
         if is_narrow and (layer, spec.shape) in wide:
             continue
 

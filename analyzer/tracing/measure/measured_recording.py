@@ -1,6 +1,6 @@
 """From a trace file and the capture's note to a ``Recording``."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,12 +95,11 @@ def open_measured(
     *,
     host: str = "",
     allocator: str = "",
-    progress: Callable[[float], None] = lambda share: None,
 ) -> Recording:
     """Read the trace at ``path`` (a file, a run folder or a logdir).
 
-    ``host`` is a prefix of the file's name, an empty ``allocator`` the device's own; ``progress`` gets
-    the share done, 0 to 1. TraceError if there is no readable trace, host or allocator.
+    ``host`` is a prefix of the file's name, an empty ``allocator`` the device's own. TraceError if
+    there is no readable trace, host or allocator.
     """
     files = find_traces(path)
     chosen = [file for file in files if file.name.startswith(host)]
@@ -122,7 +121,7 @@ def open_measured(
             f"NAME for another one: {', '.join(others[-_MOST_NAMED:])}."
         )
 
-    raw = read_trace(trace, progress=progress)
+    raw = read_trace(trace)
     note_path = find_run_file(trace)
     note = None
 

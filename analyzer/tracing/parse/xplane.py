@@ -5,7 +5,7 @@ write each allocation and free as an event ``MemoryAllocation`` or ``MemoryDeall
 statistics. The profiler does not sample these events.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from analyzer.model.contract.reading import GZIP_MAGIC, read_regular_file, unpack
 from analyzer.model.contract.report_file import DamageRow
 from analyzer.model.errors import TraceError
+from analyzer.model.progress import report_stage
 from analyzer.model.recording.records import DamageReason, TextNumbers, describe_damage
 from analyzer.tracing.parse.event_block import EventBlock, Positions, read_blocks
 from analyzer.tracing.parse.event_columns import (
@@ -85,12 +86,8 @@ class RawTrace:
     ran_xla: bool = False  # whether any event names an HLO module
 
 
-def read_trace(
-    path: Path,
-    *,
-    progress: Callable[[float], None] = lambda share: None,
-) -> RawTrace:
-    """Read one ``.xplane.pb`` or ``.xplane.pb.gz``; ``progress`` gets the share done, 0 to 1.
+def read_trace(path: Path) -> RawTrace:
+    """Read one ``.xplane.pb`` or ``.xplane.pb.gz``.
 
     A ``memory_profile.json`` of XProf has the events alone. A TraceError says that the file is no trace,
     is truncated, or holds no memory events.
@@ -100,7 +97,7 @@ def read_trace(
         if content.lstrip()[:1] == b"{":
             from analyzer.tracing.parse.memory_profile import read_memory_profile
 
-            empty = _Reading(PlainSpace(), progress).trace()
+            empty = _Reading(PlainSpace()).trace()
             return replace(empty, events=read_memory_profile(content))
 
         space = PlainSpace.FromString(content)
@@ -111,7 +108,7 @@ def read_trace(
                 hint="Expected the .xplane.pb of tf.profiler; repeat the trace.",
             )
 
-        raw = _Reading(space, progress).trace()
+        raw = _Reading(space).trace()
     except DecodeError:
         raise TraceError(
             f"{path} is not a profiler trace, or is truncated.",
@@ -165,11 +162,10 @@ def _read_content(path: Path) -> bytes:
 class _Reading:
     """A trace while it is read, block by block; only the needed columns are held."""
 
-    def __init__(self, space: Any, progress: Callable[[float], None]) -> None:
+    def __init__(self, space: Any) -> None:
         """Start with a ``PlainSpace``."""
         self._planes = space.planes
         self._size_bytes = space.ByteSize()
-        self._progress = progress
 
         has_tpu = any(plane.name.startswith(_TPU) for plane in space.planes)
         self._memory = MemoryColumns("TPU" if has_tpu else "device")
@@ -225,9 +221,8 @@ class _Reading:
 
                 times_ns.append(line.timestamp_ns)
                 read_bytes += len(content)
-                self._progress(read_bytes / self._size_bytes)
+                report_stage("reading the trace", read_bytes / self._size_bytes)
 
-        self._progress(1.0)
         base_ps = _find_times(times_ns, filled)
         lost = self._memory.unreadable + self._unnamed
         damage = describe_damage(DamageReason.UNREADABLE_EVENTS, lost)

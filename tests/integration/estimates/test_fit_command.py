@@ -140,7 +140,7 @@ def runs_alone(folder: Path, name: str, size: int, limit: int) -> bool:
     spec = parse_target(f"{folder / 'models.py'}:{name}")
     out = folder / f"{name}-{size}"
     try:
-        capture(spec, options, out, force=False, progress=lambda *_: None, kind="sizes")
+        capture(spec, options, out, force=False, kind="sizes")
     except StepOutOfMemory:
         return False
     return read_run_file(out / RUN_FILE).error is None
@@ -277,12 +277,10 @@ def test_a_remedy_saves_what_it_says(folder: Path, model: str, name: str) -> Non
     spec = parse_target(f"{folder / 'models.py'}:{model}")
 
     def trace(options: CaptureOptions, out: Path) -> Path:
-        return capture(
-            spec, options, out, force=False, progress=lambda *_: None, kind="run"
-        )
+        return capture(spec, options, out, force=False, kind="run")
 
     with access_target(spec) as access:
-        trial = RemedyTrial(access, options, None, lambda stage, share: None)
+        trial = RemedyTrial(access, options, None)
         (remedy,) = try_remedies(trial, (name,))
         assert remedy.saves_bytes is not None, remedy.failed
         before_estimate = estimate_step(access, options, "plans")

@@ -19,10 +19,6 @@ from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 
 
-def quiet(stage, share):
-    del stage, share
-
-
 def outcome(kind, target, values):
     options = msgspec.convert({"device": "cpu", **values}, CaptureOptions)
     keras.utils.clear_session()
@@ -32,10 +28,10 @@ def outcome(kind, target, values):
         return resolve(parse_target(target), options)
 
     try:
-        if kind == "estimate":
-            captured = capture_unrun_step(make, quiet, options)
-        else:
-            captured = run_steps(make, 2, quiet)
+        is_estimate = kind == "estimate"
+        captured = (
+            capture_unrun_step(make, options) if is_estimate else run_steps(make, 2)
+        )
     except InputError as error:
         return {"error": str(error)}
     run = captured.run

@@ -12,8 +12,8 @@ HEAD = """
 import json, os, signal, subprocess, sys, time
 def say(message, **fields):
     os.write(1, (json.dumps({"message": message, **fields}) + "\\n").encode())
-def stage(name, share=0.0):
-    say("stage", stage=name, share=share)
+def stage(name):
+    say("stage", stage=name)
 def done():
     say("done")
 def fail(error, hint="", exit_code=2):

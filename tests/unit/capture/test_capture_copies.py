@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark
 
-from analyzer.capture.process.fork_servers import ForkServers
+from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.model.contract.capture_request import CaptureKind, CaptureOptions
@@ -68,7 +68,6 @@ def test_copies_are_as_processes_of_their_own(tmp_path: Path) -> None:
             CaptureOptions(device="cpu", batch_size=size),
             tmp_path / "run",
             force=True,
-            progress=lambda stage, share: None,
             kind=kind,
             copies=copies,
             limit_s=limit_s,

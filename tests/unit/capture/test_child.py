@@ -51,7 +51,7 @@ def run(mark: Mark, body: str, folder: Path) -> tuple[list[Message], int | None]
 
 ENDS = {
     "well": ("done()", [CaptureDone()], 0),
-    "with a status": ("stage('a'); os._exit(3)", [StageBegun("a", 0.0)], 3),
+    "with a status": ("stage('a'); os._exit(3)", [StageBegun("a")], 3),
     "by a signal": ("os.kill(os.getpid(), signal.SIGSEGV)", [], -signal.SIGSEGV),
     "nonsense": (
         r"os.write(1, b'{\n[1]\nnull\n\xff\n{}\n'); say('said'); say('stage', stage=1); "
@@ -59,7 +59,7 @@ ENDS = {
         [CaptureDone()],
         0,
     ),
-    "much": ("[stage('x' * 9000, n) for n in range(100)]", None, 0),
+    "much": ("[stage(f'{n:<9000}') for n in range(100)]", None, 0),
 }
 
 
@@ -69,7 +69,7 @@ def test_ends(name: str, mark: Mark, tmp_path: Path) -> None:
     messages, ended = run(mark, body, tmp_path)
     assert ended == code
     if expected is None:
-        assert [message.share for message in messages] == list(range(100))
+        assert [int(message.stage) for message in messages] == list(range(100))
     else:
         assert messages == expected
 
@@ -99,7 +99,7 @@ def test_it_can_be_ended(mark: Mark, tmp_path: Path) -> None:
         "sleeper(); stage('x'); time.sleep(1000)",
         tmp_path,
     )
-    assert next(child.messages()) == StageBegun("x", 0.0)
+    assert next(child.messages()) == StageBegun("x")
     child.limit_time(0.3)
     assert list(child.messages()) == []
     child.close()
@@ -117,7 +117,7 @@ def test_the_end_of_who_waits_for_it(number: int, mark: Mark, tmp_path: Path) ->
     body = watch + "sleeper(); stage('x'); time.sleep(1000)"
     waiting = parent(mark.command(body), staging, ROOT)
     assert waiting.stdout is not None
-    assert waiting.stdout.readline() == b"StageBegun(stage='x', share=0.0)\n"
+    assert waiting.stdout.readline() == b"StageBegun(stage='x')\n"
     assert len(mark.left()) >= 2
     os.kill(waiting.pid, number)
     waiting.wait(timeout=600)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253
 
-from analyzer.capture.graph.input_pipeline import list_batch_specs
+from analyzer.capture.graph.data_sizes import list_batch_specs
 from analyzer.capture.watch.program_objects import ProgramObjects
 
 ROWS = 300

@@ -44,7 +44,7 @@ def trace(
 
 
 DEATHS = {
-    "a status": ("stage('building', 0.1); os._exit(3)", 2, "exit code 3 while building"),
+    "a status": ("stage('building'); os._exit(3)", 2, "exit code 3 while building"),
     "nothing said": ("", 2, "exit code 0 while starting"),
     "killed": ("os.kill(os.getpid(), 9)", 2, r"died of SIGKILL \(Killed\)"),
     "a bug": ("print('why', file=sys.stderr); fail('Odd.', '', 1)", 1, "Odd. "
@@ -86,7 +86,7 @@ def test_signals(
     sender.start()
     done, left = trace(
         "for n in (2, 15, 1): signal.signal(n, signal.SIG_IGN)\n"
-        "sleeper(); stage('running', 0.5); "
+        "sleeper(); stage('running'); "
         f"open({str(place / 'begun')!r}, 'w').close(); time.sleep(1000)",
         place, monkeypatch,
     )  # fmt: skip

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from builders import COMMAND, analyze, listing, sample_folder
@@ -134,13 +137,14 @@ def test_every_file_that_is_written_is_named(folder: Path) -> None:
     ],
 )
 def test_a_dash_is_standard_output(option: str, starts: bytes, folder: Path) -> None:
-    full = "--full" if option == "--json" else ""
-    line = f"$ANALYZE trace {sample_folder('infer')} {option} - {full}"
-    code, out, err = shell(line, folder, PYTHONIOENCODING="ascii")
-    assert (code, err) == (0, b"")
-    assert out.startswith(starts)
+    full = ["--full"] if option == "--json" else []
+    out = io.BytesIO()
+    stream = io.TextIOWrapper(out, "ascii")
+    done = analyze("trace", sample_folder("infer"), option, "-", *full, stdout=stream)
+    assert (done.code, done.err) == (0, "")
+    assert out.getvalue().startswith(starts)
     analyze("trace", sample_folder("infer"), "--quiet", option, "file")
-    assert (folder / "file").read_bytes() == out
+    assert (folder / "file").read_bytes() == out.getvalue()
 
 
 @pytest.mark.parametrize("rest", ["trace SAMPLE", "-h"])
@@ -153,29 +157,56 @@ def test_an_encoding_without_box_characters(rest: str, folder: Path) -> None:
         assert "####" in text  # the bars of the categories
 
 
-@pytest.mark.parametrize("rest", ["trace SAMPLE", "trace SAMPLE --json -"])
-def test_a_reader_that_goes_away_is_no_error(rest: str, folder: Path) -> None:
-    rest = rest.replace("SAMPLE", str(sample_folder("transformer")))
-    code, out, err = shell(f"$ANALYZE {rest} | head -c 1", folder)
+def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
+    line = f"$ANALYZE trace {sample_folder('transformer')} | head -c 1"
+    code, out, err = shell(line, folder)
     assert (code, err, len(out)) == (0, b"", 1)
 
 
-def test_a_limit_is_held_though_no_one_reads(folder: Path) -> None:
-    line = f"$ANALYZE trace {sample_folder('transformer')} --max-peak 1MiB | head -c 0"
-    code, _, err = shell(line, folder)
-    assert code == 3
-    assert b"is above the limit of 1.00 MiB" in err
+@pytest.fixture
+def unread() -> Iterator[IO[str]]:
+    """Return the end of a pipe that no one reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as stream:
+        yield stream
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (["--json", "-"], 0, ""),
+        (["--max-peak", "1MiB"], 3, "is above the limit of 1.00 MiB"),
+    ],
+)
+def test_a_limit_is_held_though_no_one_reads(
+    options: list[str], code: int, says: str, unread: IO[str]
+) -> None:
+    done = analyze("trace", sample_folder("infer"), *options, stdout=unread)
+    assert done.code == code
+    assert says in done.err
+    assert done.err.count("\n") == bool(says)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-@pytest.mark.parametrize("rest", ["trace SAMPLE", "trace SAMPLE --json -"])
-def test_a_full_standard_output_is_one_line(rest: str, folder: Path) -> None:
-    rest = rest.replace("SAMPLE", str(sample_folder("infer")))
-    code, _, err = shell(f"$ANALYZE {rest} > /dev/full", folder)
+def test_a_full_standard_output_is_one_line(folder: Path) -> None:
+    code, _, err = shell(f"$ANALYZE trace {sample_folder('infer')} > /dev/full", folder)
     assert code == 2, err
-    assert err.startswith(b"analyze: Standard output")
-    assert b"No space left on device" in err
-    assert err.count(b"\n") == 1
+    assert_is_full(err.decode())
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_result_in_a_full_standard_output_is_one_line() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = analyze("trace", sample_folder("infer"), "--json", "-", stdout=full)
+    assert done.code == 2
+    assert_is_full(done.err)
+
+
+def assert_is_full(err: str) -> None:
+    assert err.startswith("analyze: Standard output")
+    assert "No space left on device" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("rest", ["trace SAMPLE", "-h"])

@@ -62,7 +62,7 @@ def try_with(*names: str) -> tuple[StepRemedy, ...]:
     access = StepAccess(
         name="step", folder=Path(), capture=lambda options, folder: folder
     )
-    trial = RemedyTrial(access, OPTIONS, None, lambda stage, share: None)
+    trial = RemedyTrial(access, OPTIONS, None)
     return try_remedies(trial, names)
 
 
@@ -93,7 +93,7 @@ def test_two_changes_are_captured_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
         StepAccess(name=name, folder=Path(), capture=lambda options, folder: folder)
         for name in ("first", "second")
     )
-    trial = RemedyTrial(first, OPTIONS, None, print, others=(second,))
+    trial = RemedyTrial(first, OPTIONS, None, others=(second,))
     found = try_remedies(trial, ("half-batch", "mixed-float16"))
     assert {one.id for one in found} == {"half-batch", "mixed-float16"}
 

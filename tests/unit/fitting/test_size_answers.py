@@ -72,7 +72,7 @@ def fit(
     )
     options = CaptureOptions(gpu="t4", device="gpu", batch_size=wanted)
     question = FitQuestion(limit_bytes=LIMIT, wanted=wanted)
-    return fit_step(access, options, question, lambda stage, share: None, keep)
+    return fit_step(access, options, question, keep)
 
 
 @pytest.mark.parametrize("is_open", [True, False])

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from analyzer.fitting.remedy_plans import plan_remedies
-from analyzer.fitting.source_patches import (
+from analyzer.fitting.remedies import (
     edit_source,
     estimate_edited,
     write_diff,
 )
+from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.step_access import StepAccess
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError

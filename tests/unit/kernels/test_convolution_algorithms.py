@@ -3,8 +3,7 @@
 import pytest
 
 from analyzer.cards import find_gpu
-from analyzer.simulate.kernels.convolution_on_card import PASSES, Convolution
-from analyzer.simulate.kernels.cudnn_algorithms import find_offers
+from analyzer.simulate.kernels.cudnn_algorithms import PASSES, Convolution, find_offers
 
 LIMIT = 8 << 30
 

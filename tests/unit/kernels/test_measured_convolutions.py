@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.cards import find_gpu
-from analyzer.simulate.kernels.convolution_on_card import Convolution
-from analyzer.simulate.kernels.cudnn_algorithms import find_offers
+from analyzer.simulate.kernels.cudnn_algorithms import Convolution, find_offers
 
 KIT = Path(__file__).parents[3] / "benchmarks" / "card"
 LIMIT = 8 << 30

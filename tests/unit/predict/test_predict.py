@@ -25,8 +25,8 @@ from analyzer.model.errors import InputError
 from analyzer.model.recording.timeline import earlier_categories
 from analyzer.simulate.kernels.cpu_kernels import CPU, HANDLE_BYTES
 from analyzer.simulate.kernels.op_call import MemoryPlan, Output, Way
-from analyzer.simulate.predict.predicted_recording import make_table
-from analyzer.simulate.predict.schedule import play
+from analyzer.simulate.predict.predicted_recording import find_holdings, make_table
+from analyzer.simulate.predict.prediction import play
 from analyzer.simulate.predict.stated_range import describe_notes
 
 
@@ -93,7 +93,9 @@ def test_a_variable_adopts_the_value_it_is_assigned():
     found = predict_ops(ops, variable("w", 0))
     table = make_table(found)
     rows = table[table.op == new]
-    assert set(rows.variable) == {"w"}
+    assert {holder for row, holder, _ in find_holdings(found) if row in rows.index} == {
+        0
+    }
     assert rows.dies.iloc[-1] == found.middle.instants
     assert rows.turns_at.notna().all()
     assert set(earlier_categories(rows)) == {"gradient"}

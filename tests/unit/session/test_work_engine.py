@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from builders import wait_until
+from deaths import die_always, die_once
 
 from analyzer.session.work_engine import run_all
 
@@ -29,6 +30,15 @@ def test_temporary_folders_of_the_processes_are_removed(
     else:
         assert len(list(results)) == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_death_loses_nothing(tmp_path: Path) -> None:
+    asked = [(tmp_path, number) for number in range(3)]
+    # WHEN a process is killed in a call THEN another one calls again
+    assert dict(run_all(die_once, asked, workers=2)) == {0: 0, 1: 1, 2: 2}
+    assert (tmp_path / "died").exists()
+    # AND where that kills each process, this call alone is given up
+    assert dict(run_all(die_always, asked, workers=2)) == {0: 0, 1: None, 2: 2}
 
 
 INTERRUPTED = """

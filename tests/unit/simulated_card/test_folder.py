@@ -157,7 +157,7 @@ def test_an_older_cudnn_is_refused_by_version(cache, tmp_path, monkeypatch, vers
 CONVOLUTION = """
 import ctypes, sys
 from analyzer.cards import find_gpu
-from analyzer.simulated_card.convolution_choices import register_convolutions
+from analyzer.simulated_card.core_calls import register_convolutions
 register_convolutions([find_gpu("t4")])
 DESCRIPTOR, INT64, FLOAT = 15, 3, 0
 dnn = ctypes.CDLL("libsimulated_card.so")
@@ -188,8 +188,7 @@ for plan in found[: count.value]:
 
 
 def test_cudnn_offers_the_algorithms_of_the_estimate(made, tmp_path):
-    from analyzer.simulate.kernels.convolution_on_card import Convolution
-    from analyzer.simulate.kernels.cudnn_algorithms import find_offers
+    from analyzer.simulate.kernels.cudnn_algorithms import Convolution, find_offers
 
     card = find_gpu("t4")
     variables = make_card_environment(CaptureOptions(gpu="t4"), tmp_path)

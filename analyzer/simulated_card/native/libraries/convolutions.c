@@ -1,5 +1,5 @@
 // Algorithms of a convolution, listed by the Python function that the process registers
-// (simulated_card/convolution_choices.py). Without one there are none.
+// (simulated_card/core_calls.py). Without one there are none.
 #include "convolutions.h"
 #include "../runtime/simulated_card.h"
 

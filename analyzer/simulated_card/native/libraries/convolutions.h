@@ -1,4 +1,4 @@
-// The convolution of a cuDNN descriptor, and the algorithms for it. simulated_card/convolution_choices.py
+// The convolution of a cuDNN descriptor, and the algorithms for it. simulated_card/core_calls.py
 // repeats the structures.
 #ifndef SIMULATED_CARD_CONVOLUTIONS_H
 #define SIMULATED_CARD_CONVOLUTIONS_H
