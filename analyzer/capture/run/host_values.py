@@ -18,7 +18,7 @@ from analyzer.capture import private_names as private
 from analyzer.capture.graph.plain_graphs import find_op_line
 from analyzer.capture.run.step_capture import Capturing, trace_function
 from analyzer.capture.run.wrapped_calls import wrap_calls
-from analyzer.capture.targets.host_setup import SetupValues
+from analyzer.capture.targets.host_setup import SetupValues, find_original
 from analyzer.model.contract.graph_note import read_op_types
 
 HOST = "/device:CPU:0"
@@ -48,6 +48,7 @@ SIZED = (
     | {op_type: (2,) for op_type in _TYPES["segments"] if op_type.startswith("Sparse")}
     | dict.fromkeys(_TYPES["sized_by_values"], (0,))
     | {"DynamicPartition": (1,)}
+    | {"SparseFillEmptyRows": (0, 2), "SparseSlice": (0, 2, 3, 4)}
     | {f"NonMaxSuppressionV{version}": (0, 1, 2, 3, 4) for version in (2, 3, 4)}
 )
 _BRANCHES = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
@@ -191,11 +192,10 @@ class HostValues:
         if sized is not None:
             return self._move(make, op, sized, rest, named, keep=True)
 
+        # Shape inference evaluates constants, so that a kernel may read what only its inputs say.
         places = private.find_host_inputs(op_type)
-        if places and not all(one.shape.is_fully_defined() for one in op.outputs):
-            return self._move(make, op, places, rest, named, keep=False)
 
-        return op
+        return self._move(make, op, places, rest, named, keep=False)
 
     def _create_on_host(
         self,
@@ -251,6 +251,7 @@ class HostValues:
             return op
 
         is_true = True
+        is_sized = not all(one.shape.is_fully_defined() for one in op.outputs)
 
         for place in wanted:
             twin = self.find(inputs[place])
@@ -261,7 +262,7 @@ class HostValues:
             is_true = False
 
             # Gradients of loops take shapes from lists, which are true.
-            if keep or not _is_derived(graph):
+            if keep or (is_sized and not _is_derived(graph)):
                 self.note_unknown(op, "a size" if keep else "a size without a bound")
 
             assumed = self._assume_input(op, place) if keep else None
@@ -450,7 +451,7 @@ class HostValues:
         if outer is not None and not private.is_eager(outer):
             twin = self._require(outer)
         elif outer is not None:
-            twin = self.setup.find_original(outer)
+            twin = find_original(outer)
         elif not isinstance(graph.outer_graph, private.FuncGraph):  # the step's
             twin = self._find_given(graph, tensor)
         elif self.depth and not _is_derived(graph):
@@ -477,7 +478,7 @@ class HostValues:
             return None
 
         if tf.is_tensor(given):
-            return self.setup.find_original(given)
+            return find_original(given)
 
         return given
 
@@ -701,6 +702,8 @@ def select_all_or_none(
     if elements * _MOST_INDEX_BYTES > _MOST_RESULT_BYTES:
         return None
 
+    if op_type in ("SparseFillEmptyRows", "SparseSlice"):  # they check the indices
+        return None
     if op_type == "Where":
         return tf.cast(tf.fill(shape, selects_all), dtype)
 

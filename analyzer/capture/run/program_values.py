@@ -24,7 +24,12 @@ from analyzer.capture.run.host_values import (
     select_all_or_none,
 )
 from analyzer.capture.run.wrapped_calls import Arguments, wrap_calls
-from analyzer.capture.targets.host_setup import SetupValues
+from analyzer.capture.targets.host_setup import (
+    SetupValues,
+    find_original,
+    keep_value,
+    mark_unknown,
+)
 from analyzer.capture.watch.user_lines import find_calling_line
 
 _READS = {
@@ -34,12 +39,8 @@ _READS = {
 }
 
 
-# Attribute of a tensor of the card: the same tensor on the host, which has its value.
-_HOST_VALUE = "_analyzer_host_value"
-_MOST_ELEMENTS = 1 << 22  # of such a tensor
-
-# Attribute of a tensor of the host that was computed from values which the card lacks.
-_IS_UNKNOWN = "_analyzer_unknown"
+# Elements up to which integers and truths keep their values on the host.
+_MOST_ELEMENTS = 1 << 22
 
 # Elements up to which the card itself gets the value, as a shape needs it.
 _FEW = 64
@@ -191,7 +192,7 @@ class ProgramValues:
         if any(map(_is_unknown, inputs)) and op_type not in IN_HOST_MEMORY:
             for one in tf.nest.flatten(own):
                 if isinstance(one, tf.Tensor):
-                    setattr(one, _IS_UNKNOWN, True)
+                    mark_unknown(one)
 
             return own
 
@@ -216,14 +217,14 @@ class ProgramValues:
         if own.shape.num_elements() <= _FEW:
             own = self._functions.setup.copy(host)
 
-        return _keep_value(own, host)
+        return keep_value(own, host)
 
     def _convert(self, old: Any, *args: Any, **kwargs: Any) -> Any:
         """Make a tensor of a Python or NumPy value, which the host keeps."""
         tensor = old(*args, **kwargs)
         if not self._is_running and _lacks_value(tensor):
             with tf.device(HOST):
-                return _keep_value(tensor, old(*args, **kwargs))
+                return keep_value(tensor, old(*args, **kwargs))
 
         return tensor
 
@@ -254,9 +255,6 @@ class ProgramValues:
                     continue
 
                 host = _find_host_value(inputs[place])
-                if host is None and not _is_unknown(inputs[place]):
-                    host = self._functions.setup.find_original(inputs[place])
-
                 if host is None:
                     is_true = False
                     self._note(op_type, "a size")
@@ -271,7 +269,7 @@ class ProgramValues:
             copies = tf.nest.map_structure(self._functions.setup.copy, results)
 
         if is_true:
-            tf.nest.map_structure(_keep_value, copies, results)
+            tf.nest.map_structure(keep_value, copies, results)
 
         return copies
 
@@ -314,10 +312,11 @@ class ProgramValues:
 
     def _read_array(self, old: Any, tensor: Any) -> Any:
         """Return a tensor's value as NumPy has it; the host's if it is known."""
-        if not self._is_running and _is_unknown(tensor):
+        original = find_original(tensor)
+        if original is None and not self._is_running:
             self.last_read = find_calling_line()
 
-        return old(getattr(tensor, _HOST_VALUE, tensor))
+        return old(tensor if original is None else original)
 
     def _note(self, name: str, decides: str) -> str:
         """Note an unknown value; return the line of the user's code."""
@@ -350,16 +349,8 @@ def _lacks_value(result: Any) -> bool:
     return (
         result.shape.num_elements() <= most
         and "GPU" in result.backing_device
-        and not hasattr(result, _HOST_VALUE)
+        and find_original(result) is None
     )
-
-
-def _keep_value(own: Any, host: Any) -> Any:
-    """Return a tensor of the card, with which the host's is kept."""
-    if own is not host:
-        setattr(own, _HOST_VALUE, host)
-
-    return own
 
 
 def _is_unknown(value: Any) -> bool:
@@ -369,10 +360,7 @@ def _is_unknown(value: Any) -> bool:
     if not isinstance(value, tf.Tensor) or value.dtype in _WITHOUT_VALUES:
         return False
 
-    is_on_card = "GPU" in value.backing_device
-    return hasattr(value, _IS_UNKNOWN) or (
-        is_on_card and not hasattr(value, _HOST_VALUE)
-    )
+    return find_original(value) is None
 
 
 def _is_text(value: Any) -> bool:
@@ -383,11 +371,7 @@ def _is_text(value: Any) -> bool:
 def _find_host_value(value: Any) -> Any:
     """Return an op's input as the host has it; None if its value is unknown."""
     if isinstance(value, tf.Tensor):
-        if hasattr(value, _HOST_VALUE):
-            return getattr(value, _HOST_VALUE)
-
-        is_without = _is_unknown(value) or value.dtype in _WITHOUT_VALUES
-        return None if is_without else value
+        return None if value.dtype in _WITHOUT_VALUES else find_original(value)
 
     if isinstance(value, list | tuple):
         parts = [_find_host_value(one) for one in value]

@@ -23,6 +23,12 @@ _STAYS = (tf.string, tf.resource, tf.variant)  # on the host
 # Attribute of an ``int32`` tensor made from a Python or NumPy value, which stays on the host.
 _IS_CONSTANT = "_analyzer_constant"
 
+# Attribute of a tensor of the card: the same tensor on the host, which has its value.
+_HOST_VALUE = "_analyzer_host_value"
+
+# Attribute of a tensor of the host that was computed from values which the card lacks.
+_IS_UNKNOWN = "_analyzer_unknown"
+
 # Size of the largest variable whose initial value stays on the host.
 _MOST_ELEMENTS = 1 << 24
 
@@ -33,12 +39,34 @@ def _can_move(value: Any) -> bool:
     return is_eager and value.dtype not in _STAYS
 
 
+def keep_value(own: Any, host: Any) -> Any:
+    """Return a tensor of the card, with which the host's is kept."""
+    if own is not host:
+        setattr(own, _HOST_VALUE, host)
+
+    return own
+
+
+def mark_unknown(tensor: Any) -> None:
+    """Mark a tensor of the host that was computed from values which the card lacks."""
+    setattr(tensor, _IS_UNKNOWN, True)
+
+
+def find_original(tensor: Any) -> Any:
+    """Return the host's tensor of an eager tensor; None if its value is unknown."""
+    if hasattr(tensor, _HOST_VALUE):
+        return getattr(tensor, _HOST_VALUE)
+
+    is_unknown = hasattr(tensor, _IS_UNKNOWN) or "GPU" in tensor.backing_device
+
+    return None if is_unknown else tensor
+
+
 class SetupValues:
     """True values of the setup's tensors and variables, which the card does not have."""
 
     def __init__(self) -> None:
-        # Each entry of a tensor holds its objects, so that no other object gets their id.
-        self.originals: dict[int, tuple[Any, Any]] = {}  # card's id -> card's, host's
+        # Each entry holds its objects, so that no other object gets their id.
         self.copies: dict[int, tuple[Any, Any]] = {}  # host's id -> host's, card's
 
         # id of a living variable's handle -> the initial value or a function that makes it
@@ -55,7 +83,7 @@ class SetupValues:
         if id(tensor) not in self.copies:
             copy = self.copy(tensor)
             self.copies[id(tensor)] = (tensor, copy)
-            self.originals[id(copy)] = (copy, tensor)
+            keep_value(copy, tensor)
 
         return self.copies[id(tensor)][1]
 
@@ -80,13 +108,6 @@ class SetupValues:
 
             # A reference would keep the variable's memory on the card.
             weakref.finalize(handle, self.initial.pop, id(handle), None)
-
-    def find_original(self, tensor: Any) -> Any:
-        """Return the host's tensor of an eager tensor; None if its value is unknown."""
-        if id(tensor) in self.originals:
-            return self.originals[id(tensor)][1]
-
-        return None if "GPU" in tensor.device else tensor
 
 
 _collected: list[SetupValues] = []

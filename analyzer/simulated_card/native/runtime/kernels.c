@@ -189,6 +189,9 @@ API(cudaLaunchKernel)(const void *f, Dim grid, Dim block, void **args, uint64_t 
     product(args);
     return OK;
   }
+  // They write only indices that are not valid (SparseToDense, SparseFillEmptyRows).
+  if (strstr(n, "CheckIndicesValid") || strstr(n, "CountElementsPerRowKernel"))
+    return OK;
   for (uint32_t m = kernels[i].out | kernels[i].inside; m; m &= m - 1)
     clear(*(char **)args[__builtin_ctz(m)]);
   for (int k = 0; k < kernels[i].arguments; k++) // an output may be in any structure
