@@ -577,14 +577,14 @@ def _find_share_without_copies(on: ConvolutionOnCard) -> float:
         if on.is_aligned:
             return 0.95
 
-        return 0.05 + 0.55 if on.is_forward else 0.05
+        return 0.6 if on.is_forward else 0.05
 
     if on.call.groups > 1:
         return 0.6
     if on.is_pointwise:
-        return 0.95 - 0.75 if _has_odd_points(on) else 0.95
+        return 0.2 if _has_odd_points(on) else 0.95
 
-    return 0.03 + 0.57 if on.channels <= 4 else 0.03
+    return 0.6 if on.channels <= 4 else 0.03
 
 
 def find_tensor_cores(on: ConvolutionOnCard) -> Offer | None:
@@ -595,9 +595,9 @@ def find_tensor_cores(on: ConvolutionOnCard) -> Offer | None:
     share = _find_share_without_copies(on)
 
     if on.is_filter_gradient and on.call.channels_last:
-        share *= 1 - 0.45
+        share *= 0.55
     elif on.is_filter_gradient and on.is_pointwise:
-        share *= 1 - 0.8
+        share *= 0.2
 
     return Offer(0, 1 / share)
 
@@ -634,7 +634,7 @@ def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
     if on.call.channels_last:
         share = 0.4
     elif on.is_pointwise and not _has_odd_points(on):
-        share = 0.8 - 0.72
+        share = 0.08
 
     copies = on.image_copy_bytes + on.result_copy_bytes + on.kernel_copy_bytes
 
