@@ -299,9 +299,6 @@ holds_recording = _make_reader("_tape")
 # the functions inside a graph, by name
 get_functions = _make_reader("_functions", default={})
 
-# dtype and shape behind a resource handle
-get_handle_data = _make_reader("_handle_data")
-
 # whether a tape keeps its record
 is_persistent = _make_reader("_persistent", default=False)
 
@@ -460,8 +457,12 @@ def stop_recording() -> Any:
 
 
 def get_handle_spec(handle: Any) -> Any:
-    """Return the shape and dtype of the variable of an eager handle."""
-    kept = handle._handle_data.shape_and_type[0]
+    """Return shape and dtype of the variable behind a handle, also a captured one; None if unknown."""
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.is_set or not data.shape_and_type:
+        return None
+
+    kept = data.shape_and_type[0]
     return tf.TensorSpec(tf.TensorShape(kept.shape), tf.as_dtype(kept.dtype))
 
 

@@ -100,15 +100,12 @@ def _find_difference(
 ) -> Diff:
     """Return the difference between two runs, two environments, or the commits of a range."""
     batch_size, gpu = step
-    if b is None and pythons is not None and len(pythons) == 2:
-        from analyzer.session.environments import compare_environments
+    given = step_options(batch_size, "", None, gpu)
 
-        return compare_environments(
-            str(a),
-            pythons,
-            step_options(batch_size, "", None, gpu),
-            folder,
-        )
+    if b is None and pythons is not None and len(pythons) == 2:
+        from analyzer.session.other_versions import compare_environments
+
+        return compare_environments(str(a), pythons, given, folder)
 
     if b is None or pythons:
         raise InputError(
@@ -117,9 +114,9 @@ def _find_difference(
         )
 
     if ".." in a.name and not a.exists():
-        from analyzer.session.git_range import find_commit
+        from analyzer.session.other_versions import find_commit
 
-        return find_commit(str(a), str(b), folder, batch_size, gpu)
+        return find_commit(str(a), str(b), given, folder)
 
     needs = "needs a git range: analyze diff v1..HEAD train.py:build_model"
     options.refuse_options(needs, "Leave it out.", batch_size=batch_size, gpu=gpu)

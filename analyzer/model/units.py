@@ -143,8 +143,8 @@ class Range:
         return Range(self.low - other.high, self.high - other.low)
 
     def widened(self, below: int, above: int) -> Range:
-        """Return the range with ``below`` taken from low and ``above`` added to high."""
-        return Range(self.low - below, self.high + above)
+        """Return the range with ``below`` taken from low, down to 0, and ``above`` added to high."""
+        return Range(max(self.low - below, 0), self.high + above)
 
     def including(self, *sizes: int) -> Range:
         """Return the smallest range that contains this one and the sizes."""

@@ -17,7 +17,7 @@ import tensorflow as tf
 from analyzer.capture import private_names as private
 from analyzer.capture.graph.data_sizes import SizedGraph
 from analyzer.capture.graph.plain_graphs import find_sources, read_executed_ops
-from analyzer.capture.graph.shape_inference import Outputs, Shape
+from analyzer.capture.graph.shape_inference import Outputs
 from analyzer.model.contract.graph_note import (
     ARGUMENT_TYPES,
     Op,
@@ -32,7 +32,7 @@ _FOREIGN = frozenset((_FLUSH, "_EagerConst"))
 _numbers = itertools.count(1)
 
 # Handles without variables, by element type and shape of the value.
-_Handles: TypeAlias = dict[tuple[Any, Shape], Any]
+_Handles: TypeAlias = dict[tf.TensorSpec, Any]
 
 
 def build_executor_graph(
@@ -159,27 +159,12 @@ def _make_empty(tensor: Any, handles: _Handles) -> Any:
     if tensor.dtype != tf.resource:
         return tf.zeros([0] * (tensor.shape.rank or 0), tensor.dtype)
 
-    dtype, shape = get_handle_type(tensor)
-    if (dtype, shape) not in handles:
-        handles[dtype, shape] = tf.raw_ops.VarHandleOp(
-            dtype=dtype or tf.float32,
-            shape=tf.TensorShape(shape),
+    spec = private.get_handle_spec(tensor) or tf.TensorSpec(None, tf.float32)
+    if spec not in handles:
+        handles[spec] = tf.raw_ops.VarHandleOp(
+            dtype=spec.dtype,
+            shape=spec.shape,
             shared_name=f"analyzer_{next(_numbers)}",
         )
 
-    return handles[dtype, shape]
-
-
-def get_handle_type(capture: Any) -> tuple[Any, Shape]:
-    """Return dtype and shape of the variable behind a captured handle; None if unknown."""
-    data = private.get_handle_data(capture)
-    if data is None or not data.is_set or not data.shape_and_type:
-        return None, None
-
-    first = data.shape_and_type[0]
-    dtype = tf.dtypes.as_dtype(first.dtype)
-
-    if first.shape.unknown_rank:
-        return dtype, None
-
-    return dtype, tuple(axis.size for axis in first.shape.dim)
+    return handles[spec]

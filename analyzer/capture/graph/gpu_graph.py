@@ -17,7 +17,7 @@ from unittest.mock import patch
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
-from analyzer.capture.graph.executor_graph import get_handle_type, read_step
+from analyzer.capture.graph.executor_graph import read_step
 from analyzer.capture.graph.shape_inference import ARGUMENT
 from analyzer.cards import Gpu, memory_limit
 from analyzer.model.contract.graph_note import Op
@@ -126,11 +126,11 @@ def _make_argument(node: Any, function: Any, index: int) -> None:
     node.op = "_Arg"
     node.device = _CARD
     node.attr["T"].type = tensor.dtype.as_datatype_enum
-    dtype, shape = get_handle_type(handle)
+    spec = private.get_handle_spec(handle)
 
-    if dtype is not None:
-        node.attr["_handle_dtypes"].list.type.append(dtype.as_datatype_enum)
-        node.attr["_handle_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())
+    if spec is not None:
+        node.attr["_handle_dtypes"].list.type.append(spec.dtype.as_datatype_enum)
+        node.attr["_handle_shapes"].list.shape.append(spec.shape.as_proto())
 
 
 def _optimize(meta: Any, devices: list[Any]) -> Any:

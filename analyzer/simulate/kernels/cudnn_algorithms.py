@@ -108,6 +108,11 @@ class ConvolutionOnCard:
             self.written_height = self.result_height
             self.written_width = self.result_width
 
+        # the longer side of the result with the window's margins, which an FFT transforms
+        high = self.written_height + self.window_height
+        wide = self.written_width + self.window_width
+        self.full_side = max(high, wide) - 1
+
     def _set_card(self, gpu: Gpu) -> None:
         self.capability_text = gpu.capability_text
         self.multiprocessors = gpu.sm_count
@@ -494,9 +499,7 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
 
     The constant for 256 points is fitted to one layer.
     """
-    high = on.written_height + on.window_height - 1
-    wide = on.written_width + on.window_width - 1
-    side = max(next_power_of_two(max(high, wide)), 16)
+    side = max(next_power_of_two(on.full_side), 16)
 
     if not (on.has_cuda_core_algorithms and on.is_dense and side <= 256):
         return None
@@ -508,7 +511,7 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
     transform_bytes = 8 * points
 
     if on.is_filter_gradient:
-        inputs = on.batch * on.channels + on.batch * on.filters
+        inputs = on.batch * (on.channels + on.filters)
         transforms = max(inputs, kernels)
         workspace = 4 * on.batch * on.filters * on.result_area
     else:
@@ -520,7 +523,7 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
     if side == 256 and not on.uses_tensor_cores:
         workspace += 1572864
 
-    all_transforms = kernels + on.batch * on.channels + on.batch * on.filters
+    all_transforms = kernels + on.batch * (on.channels + on.filters)
     time = _find_time(
         on,
         share=_select(
@@ -550,12 +553,10 @@ def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
     if not (is_tried and is_offered and 1 < side <= 32):
         return None
 
-    high = on.written_height + on.window_height - 1
-    wide = on.written_width + on.window_width - 1
-    parts = 2 if max(high, wide) > 32 else 1
+    parts = 2 if on.full_side > 32 else 1
     kernels = on.filters * on.channels
 
-    images = on.batch * on.channels + on.batch * on.filters
+    images = on.batch * (on.channels + on.filters)
     workspace = 4352 * (kernels + parts * images) + 24576 * parts
 
     return Offer(workspace + _copies_bytes(on), _TENSOR_CORE_MICROSECONDS)
@@ -577,14 +578,14 @@ def _find_share_without_copies(on: ConvolutionOnCard) -> float:
         if on.is_aligned:
             return 0.95
 
-        return 0.05 + 0.55 if on.is_forward else 0.05
+        return 0.6 if on.is_forward else 0.05
 
     if on.call.groups > 1:
         return 0.6
     if on.is_pointwise:
-        return 0.95 - 0.75 if _has_odd_points(on) else 0.95
+        return 0.2 if _has_odd_points(on) else 0.95
 
-    return 0.03 + 0.57 if on.channels <= 4 else 0.03
+    return 0.6 if on.channels <= 4 else 0.03
 
 
 def find_tensor_cores(on: ConvolutionOnCard) -> Offer | None:
@@ -595,9 +596,9 @@ def find_tensor_cores(on: ConvolutionOnCard) -> Offer | None:
     share = _find_share_without_copies(on)
 
     if on.is_filter_gradient and on.call.channels_last:
-        share *= 1 - 0.45
+        share *= 0.55
     elif on.is_filter_gradient and on.is_pointwise:
-        share *= 1 - 0.8
+        share *= 0.2
 
     return Offer(0, 1 / share)
 
@@ -634,7 +635,7 @@ def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
     if on.call.channels_last:
         share = 0.4
     elif on.is_pointwise and not _has_odd_points(on):
-        share = 0.8 - 0.72
+        share = 0.08
 
     copies = on.image_copy_bytes + on.result_copy_bytes + on.kernel_copy_bytes
 

@@ -130,10 +130,11 @@ class ControlFlow:
 
     def _find_counter(self, merge: int) -> tuple[int, int] | None:
         """Return the first value and the step of a loop's counter; None for another variable."""
-        if self._ops[merge].type not in MERGES or len(self._inputs[merge]) != 2:
+        edges = self._find_edges(merge)
+        if not edges:
             return None
 
-        (entry, _), (back, _) = self._inputs[merge]
+        entry, back = edges
         start = self._find_value(entry)
         adding = self._find_source(back)
         operands = [source for source, _ in self._inputs[adding]]
@@ -143,6 +144,13 @@ class ControlFlow:
             return None
 
         return start, steps[0]
+
+    def _find_edges(self, node: int) -> list[int]:
+        """Return the nodes that enter a loop's variable and that repeat it; none for another node."""
+        sources = [source for source, _ in self._inputs[node]]
+        is_loop = self._ops[node].type in MERGES and len(sources) == 2
+
+        return sources if is_loop else []
 
     def _find_value(self, node: int) -> int | None:
         """Return a number that the graph tells: a constant, an argument, or a counter at its end."""
@@ -192,10 +200,11 @@ class ControlFlow:
     def _find_entry(self, node: int) -> int | None:
         """Return the node whose value enters a loop and stays the same in it; None for others."""
         merge = self._inputs[node][0][0] if self._ops[node].type in SWITCHES else node
-        if self._ops[merge].type not in MERGES or len(self._inputs[merge]) != 2:
+        edges = self._find_edges(merge)
+        if not edges:
             return None
 
-        (entry, _), (back, _) = self._inputs[merge]
+        entry, back = edges
         while self._ops[back].type in _PASSES_ON and self._inputs[back]:
             back = self._inputs[back][0][0]
 

@@ -45,10 +45,9 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
 
     if prediction.limits is not None:
         margin = int(LIMIT_MARGIN * prediction.limits.high)
-        limits = prediction.limits.widened(0, margin)
         has_trials = any(any(one.workspaces_bytes) for one in prediction.prepared.plans)
-        above_limit = above + TRIAL_BYTES * has_trials
-        limits = limits.widened(below, above_limit).at_least(0)
+        margin += above + TRIAL_BYTES * has_trials
+        limits = prediction.limits.widened(below, margin)
 
     # Other outcomes of decisions are not replayed: their distance to the schedules is added.
     played = Range.spanning(one.peak_bytes for one in prediction.schedules)
@@ -57,17 +56,17 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
 
     low_margin = played.low - requested.low + below + chunk_margin
     high_margin = requested.high - played.high + above + chunk_margin
-    chunks = chunks.widened(low_margin, high_margin).at_least(0)
+    chunks = chunks.widened(low_margin, high_margin)
 
-    requested = requested.widened(below, above).at_least(0)
+    requested = requested.widened(below, above)
     workspace_bytes = None
 
     if card_limit_bytes is not None:
         less_bytes, more_bytes = _find_workspace_spread(prediction)
         held_bytes = int(HELD_SHARE * prediction.middle.peak_bytes)
         workspace_bytes = more_bytes + held_bytes
-        requested = requested.widened(less_bytes, workspace_bytes).at_least(0)
-        chunks = chunks.widened(less_bytes, workspace_bytes).at_least(0)
+        requested = requested.widened(less_bytes, workspace_bytes)
+        chunks = chunks.widened(less_bytes, workspace_bytes)
 
     return StatedRange(
         limit_low_bytes=None if limits is None else limits.low,

@@ -94,7 +94,7 @@ def test_processes_give_the_same(tmp_path: Path) -> None:
 
 
 def test_dask_gives_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
-    folder = logdir(tmp_path, 3)
+    folder = logdir(tmp_path, 2)
     distributed = pytest.importorskip("distributed")
     asked = [(str(file), "") for file in find_traces(folder)]
     with distributed.LocalCluster(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import ROOT, analyze
 
 from analyzer.model.errors import InputError
-from analyzer.report.result import Result
-from analyzer.session import git_range
-from analyzer.session.opening import open_estimate
+from analyzer.session import other_versions
 
 NOTES = ROOT / "tests" / "unit" / "predict" / "notes"
 
@@ -45,14 +43,14 @@ def estimated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Replace estimates by those of saved notes, named by a file of the commit."""
     calls: list[str] = []
 
-    def estimate(*args: Any, **kwargs: Any) -> Result:
+    def estimate(python: str, target: str, options: list[str], out: Path) -> None:
         name = Path("size.txt").read_text()
         calls.append(name)
         if name == "broken":
             raise InputError("It does not run.", hint="Mend it.")
-        return open_estimate(NOTES / name)
+        shutil.copytree(NOTES / name, out)
 
-    monkeypatch.setattr(git_range, "estimate_target", estimate)
+    monkeypatch.setattr(other_versions, "_estimate", estimate)
     return calls
 
 

@@ -1,8 +1,9 @@
-"""Find the commit of a git range that changed the peak of a step most, by estimates of a few commits."""
+"""Compare the estimates of a target in two Python environments, or at commits of a git range."""
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -10,36 +11,57 @@ from pathlib import Path
 
 from msgspec import structs
 
-from analyzer.capture.targets.target_spec import parse_target
-from analyzer.cards import find_gpu
-from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.errors import AnalyzerError, InputError
-from analyzer.model.progress import listening
+from analyzer.model.errors import AnalyzerError, ExitCode, InputError
+from analyzer.model.progress import report_stage
 from analyzer.model.units import signed_bytes
 from analyzer.report.diff_sections import Diff, build_diff
 from analyzer.report.result import Result
-from analyzer.session.target_results import estimate_target
+from analyzer.session.opening import open_result
+from analyzer.session.public_calls import diff
+
+_PACKAGES = Path(__file__).parents[2]  # the folder of this package
+
+
+def compare_environments(
+    target: str,
+    pythons: Sequence[str],
+    options: Sequence[str],
+    folder: Path,
+) -> Diff:
+    """Return the difference between a target's estimates by two interpreters.
+
+    Both run this version of the package. ``folder`` gets the estimates.
+    """
+    estimates = []
+    for place, python in enumerate(pythons):
+        report_stage(f"estimating with {python}", place / 2)
+
+        # of ENVIRONMENT/bin/python
+        environment = Path(python).absolute().parents[1].name
+        out = folder / str(place) / environment
+        out.parent.mkdir()
+        _estimate(python, target, options, out)
+        estimates.append(out)
+
+    return diff(*estimates)
 
 
 def find_commit(
     revisions: str,
     target: str,
+    options: Sequence[str],
     folder: Path,
-    batch_size: int | None,
-    gpu: str,
 ) -> Diff:
     """Return the difference that one commit of ``OLD..NEW`` made; ``folder`` gets the estimates."""
-    card, device = (find_gpu(gpu).id, "gpu") if gpu else ("", "cpu")
-    options = CaptureOptions(batch_size=batch_size, gpu=card, device=device)
 
     @cache
     def estimate_at(commit: str) -> Result:
-        def show(stage: str, share: float | None) -> None:
-            outer(f"{commit[:10]}: {stage}", share)
-
+        report_stage(f"estimating {commit[:10]}")
         out = folder / f"{commit}-estimate"
-        with listening(show) as outer, _check_out(commit, folder / commit):
-            return estimate_target(parse_target(target), options, out)
+        with _check_out(commit, folder / commit):
+            _estimate(sys.executable, target, options, out)
+
+        return open_result(out)
 
     def grow(older: str, newer: str) -> int:
         before = estimate_at(older).report
@@ -80,6 +102,33 @@ def find_commit(
     )
 
     return replace(found, report=whole)
+
+
+def _estimate(python: str, target: str, options: Sequence[str], out: Path) -> None:
+    """Estimate a target with an interpreter; InputError with its last line if it fails."""
+    words = ("estimate", target, "--quiet", *options, "--out", str(out))
+    path = os.pathsep.join(filter(None, (str(_PACKAGES), os.environ.get("PYTHONPATH"))))
+
+    try:
+        done = subprocess.run(
+            (python, "-m", "analyzer", *words),
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        raise InputError(
+            f"{python} cannot be run: {error.strerror}.",
+            hint="Name the interpreter of the environment: .venv/bin/python.",
+        ) from None
+
+    if done.returncode not in (ExitCode.OK, ExitCode.OVER_LIMIT):
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise InputError(
+            f"The estimate with {python} failed: {lines[-1].removeprefix('analyze: ')[:300]}",
+            hint="Run it there. tf-memory-analyzer must be installed in that environment.",
+        )
 
 
 @contextmanager
