@@ -48,6 +48,7 @@ from analyzer.model.interrupts import (
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 _FROM_KERNEL = 0x80  # SI_KERNEL: from the terminal, which also signals the child
+_PATIENCE_S = 20  # for a child that begins its report after SIGTERM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +145,9 @@ def _run_in_terminal(
         KeyboardInterrupt: Ctrl-C came a second time while the script's observations were written.
     """
     interrupted_s = -math.inf
+    killed_s = (
+        math.inf
+    )  # when a child dies that an op keeps from its handler of SIGTERM
     is_second = False
     mark = secrets.token_hex(8)
 
@@ -170,10 +174,14 @@ def _run_in_terminal(
                 break
 
             received = signal.sigtimedwait(watched, 0.5)
+            now_s = time.monotonic()
+            if now_s > killed_s and not (folder / REPORT_FILE).exists():
+                child.kill()
             if received is None or received.si_signo == signal.SIGCHLD:
                 continue
 
-            now_s = time.monotonic()
+            if received.si_signo == signal.SIGTERM:
+                killed_s = now_s + _PATIENCE_S
             if received.si_signo == signal.SIGINT and now_s - interrupted_s >= REPEAT_S:
                 is_second = (
                     math.isfinite(interrupted_s) and (folder / REPORT_FILE).exists()
