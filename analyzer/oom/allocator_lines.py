@@ -72,6 +72,10 @@ def take_refusal(process: Process, line: LogLine) -> bool:
     ((place, printed),) = read_groups(match).items()
     is_host = place == "host"
     size_bytes = int(printed)
+    error = process.log.other_error
+
+    if error is not None and printed in error.text:
+        return True  # the driver failed for another reason
 
     for run in process.refusals:
         if run.is_host == is_host:
@@ -193,11 +197,12 @@ def _add_figures(failure: LoggedFailure, text: str) -> bool:
     found = read_groups(match) if match else {}
 
     for stat in find_all("stat", text):
-        found[_FIGURES.get(stat["name"], "")] = stat["size"]
+        found[stat["name"]] = stat["size"]
 
-    for name, printed in found.items():
+    for printed_name, printed in found.items():
+        name = _FIGURES.get(printed_name, printed_name)
         size = parse_size(printed)
-        if name and size is not None:
+        if size is not None:
             known = failure.printed.get(name, size)
             failure.printed[name] = known.intersection(size) or known
 

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from msgspec import convert, structs
 
+from analyzer.model.contract.fields import numpy_name
 from analyzer.model.contract.oom_file import (
     OomCard,
     OomDocument,
@@ -46,16 +47,30 @@ _MOST_MIB = 1 << 30  # 1 PiB
 def read_log(stream: BinaryIO, name: str) -> Log:
     """Read a log, or raise an InputError for a damaged gzip header."""
     log = Log()
+    held: LogLine | None = (
+        None  # the start of an error text that continues in the next line
+    )
 
     for line in read_lines(stream, name):
         log.lines = line.number
-        if line.text.strip():
+
+        if held is not None:
+            line = held._replace(text=f"{held.text.rstrip()} {line.text.strip()}")
+
+        held = line if find("wrapped", line.text) else None
+        if held is None and line.text.strip():
             _take_line(log.process_of(line.tag), line)
 
-    if log.bare_error is not None and not log.failures:
+    known = [one for one in log.failures if one.other_cause != "unknown"]
+
+    if log.bare_error is not None and not known:
         process, line = log.bare_error
         failure = process.add_failure(line, FailedAllocator.UNKNOWN)
+        failure.op = process.node
         failure.has_error_text = True
+        known = [failure]
+
+    log.failures = known or log.failures
 
     _move_tolerated(log)
     _join_repeated(log)
@@ -181,7 +196,7 @@ def _compute(failure: LoggedFailure, log: Log) -> None:
     if is_host and failure.kind is FailedAllocator.POOL:
         failure.kind = FailedAllocator.HOST
 
-    if log.large_allocation and failure.other_cause in ("killed", "host"):
+    if log.large_allocation and failure.other_cause in ("killed", "host", "kernel"):
         failure.printed["asked"] = Range.exactly(log.large_allocation)
 
     is_library = failure.kind is FailedAllocator.LIBRARY
@@ -236,6 +251,7 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
     fields |= {
         "component": failure.component or component,
         "op": failure.op or failure.requested_by or failure.op_type or None,
+        "dtype": numpy_name(failure.dtype) or None,
         "regions": len(failure.regions) or None,
         "ranges": ranges,
         "card": _describe_card(failure),

@@ -74,6 +74,7 @@ class LoggedFailure(Struct):
     has_error_text: bool = False
     is_compiled: bool = False  # by XLA
     is_workspace: bool = False  # of a convolution; none of its algorithms had room
+    makes_weights: bool = False  # in a call that creates or loads variables
 
     # the allocator's dump
     size_classes: int = 0
@@ -217,6 +218,7 @@ class Process:
         self.tag = tag
         self.framework = ""  # another one in a traceback
         self.frame = ""  # the last line of the user's code in a traceback
+        self.makes_weights = False  # in the last traceback
         self.node = ""  # an op that was named before its error
         self.error: LoggedFailure | None = None  # that the next lines may describe
 

@@ -15,9 +15,8 @@ from analyzer.oom.wordings import difference, round_up_request
 
 def find_request(failure: LoggedFailure) -> AskedFor | None:
     """Return the request; None if the log does not give its size."""
-    dtype = numpy_name(failure.dtype)
     size = failure.size
-    tensor = tensor_bytes(dtype, failure.shape)
+    tensor = tensor_bytes(numpy_name(failure.dtype), failure.shape)
 
     if tensor is not None and (size is None or tensor in size):
         basis = "the shape and the type"
@@ -38,8 +37,6 @@ def find_request(failure: LoggedFailure) -> AskedFor | None:
         low_bytes=size.low,
         high_bytes=size.high,
         basis=basis,
-        shape=failure.shape,
-        dtype=dtype or None,
     )
 
 
@@ -195,6 +192,9 @@ def is_data_set(failure: LoggedFailure) -> bool:
 
 def is_weight(failure: LoggedFailure) -> bool:
     """Return whether the request has the shape of a variable, which no batch size changes."""
+    if failure.makes_weights:
+        return True
+
     names = _names_of(failure)
     is_product = len(failure.shape or ()) == 2 and "gradient" in names
     is_gradient = is_product and "matmul" in names
