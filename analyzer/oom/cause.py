@@ -366,9 +366,6 @@ def _find_missing_lines(failure: LoggedFailure) -> Iterator[str]:
         return
     if not failure.has_allocator_line:
         yield 'the allocator\'s line "ran out of memory trying to allocate" (level W)'
-    if failure.asked is not None and not failure.has_error_text:
-        yield 'the error text "OOM when allocating tensor with shape[...]"'
-
     if failure.chunks and not failure.is_complete:
         yield "part of the chunk list: it is truncated, or mixed with another one"
     elif not failure.chunks:

@@ -144,7 +144,6 @@ def _join_repeated(log: Log) -> None:
 _MOST_SIZES = 200  # of one failure
 _LONGEST = 2000  # characters of a failure's text
 _LONGEST_ERROR = 160  # characters of another error
-_TEXTS = ("device", "op_type", "requested_by", "source", "allocator")
 _SIZES = (
     "limit",
     "in_use",
@@ -228,15 +227,12 @@ def _find_card(failure: LoggedFailure, log: Log) -> None:
 def _describe_failure(failure: LoggedFailure) -> OomFailure:
     words = name_figures(failure)
     verdict = find_cause(failure, words)
-    fields = structs.asdict(failure)
+    fields = {name: one or None for name, one in structs.asdict(failure).items()}
     ranges = {}
-
-    for name in _TEXTS:
-        fields[name] = fields[name] or None
 
     for name in _SIZES:
         size: Range | None = fields[name]
-        fields[f"{name}_bytes"] = size.middle if size else None
+        fields[f"{name}_bytes"] = size and size.middle
 
         if size and not size.is_exact:
             ranges[f"{name}_bytes"] = (size.low, size.high)
@@ -249,6 +245,7 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
         component = f"{framework} (XLA)" if framework else "XLA"
 
     fields |= {
+        "process": failure.process,
         "component": failure.component or component,
         "op": failure.op or failure.requested_by or failure.op_type or None,
         "dtype": numpy_name(failure.dtype) or None,
