@@ -66,8 +66,8 @@ _ADVICE = {
     ),
     "weight": (
         "Use a smaller layer or table, an optimizer with less state, or a device with more memory.",
-        "The request has the shape of a variable, which no batch size changes. A smaller batch frees "
-        "only activations.",
+        "The request is for a variable or its update, which no batch size changes. A smaller batch "
+        "frees only activations.",
     ),
     "smaller_batch": (
         "Use a smaller batch (now {batch:,}, if it is the first axis of {shape}), input or model.",

@@ -25,7 +25,7 @@ def find_request(failure: LoggedFailure) -> AskedFor | None:
         return None
     elif size.is_exact:
         basis = "the size in the log"
-    elif size.width < GRANULE_BYTES:
+    elif size.width < GRANULE_BYTES and failure.has_allocator_line:
         basis = "the allocator's line, which rounds up to 256 bytes"
     else:
         basis = "the printed size, which is rounded"
@@ -161,6 +161,8 @@ _WEIGHT_OPS = (
     "assign",
     "initializer",
     "regularizer",
+    "truncatednormal",
+    "truncated_normal",
     "variable",
     "unsortedsegmentsum",
 )
@@ -171,8 +173,6 @@ _VARIABLE_OPS = (
     *_WEIGHT_OPS,
     "random_uniform",
     "randomuniform",
-    "truncatednormal",
-    "truncated_normal",
     "const",
     "tensordot/",
 )
