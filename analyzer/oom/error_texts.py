@@ -89,7 +89,6 @@ def _take_failure(
     wanted = LoggedFailure(
         line.number,
         words=line.text.strip(),
-        kind=FailedAllocator.UNKNOWN,
         size=size if tensor is None else Range.exactly(tensor),
         shape=shape,
         device=fields.get("device", ""),
@@ -97,12 +96,7 @@ def _take_failure(
         is_workspace=is_workspace,
     )
 
-    failure = _find_known(process, wanted)
-    if failure is None:
-        has_request = is_compiled or shape is not None
-        kind = FailedAllocator.POOL if has_request else FailedAllocator.UNKNOWN
-        failure = process.add_failure(line, kind)
-
+    failure = _find_known(process, wanted) or process.add_failure(line)
     failure.shape = failure.shape or shape
     failure.dtype = failure.dtype or dtype
     failure.device = failure.device or wanted.device

@@ -103,8 +103,7 @@ def _take_note(process: Process, text: str) -> bool:
     if match := find("device_created", text):
         mib = min(parse_count(match["mib"]), _MOST_MIB)
         limit = Range(mib << 20, (mib + 1 << 20) - 1)
-        name = match["name"].strip()
-        log.cards.append((process.tag, parse_count(match["index"]), name, limit))
+        log.cards[process.tag, match["index"]] = match["name"].strip(), limit
     elif match := find("free_at_start", text):
         log.free_at_start = parse_size(match["size"])
     elif match := find("large_allocation", text):
@@ -215,13 +214,11 @@ def _find_card(failure: LoggedFailure, log: Log) -> None:
         return
 
     number = re.search(r"\d+", f"{failure.allocator} {device}")
-    cards = [card for card in log.cards if card[0] == failure.process] or log.cards
+    cards = [key for key in log.cards if key[0] == failure.process] or [*log.cards]
 
-    for _, index, name, limit in cards:
-        is_named = number is not None and number[0] == str(index)
-        if is_named or (number is None and len(cards) == 1):
-            failure.card_name = name
-            failure.card_limit = limit
+    for key in cards:
+        if len(cards) == 1 if number is None else number[0] == key[1]:
+            failure.card_name, failure.card_limit = log.cards[key]
 
 
 def _describe_failure(failure: LoggedFailure) -> OomFailure:

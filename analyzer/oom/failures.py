@@ -186,8 +186,8 @@ class Log:
         # count and largest size by allocator; the last one warned last
         self.tolerated: dict[str, tuple[int, Range]] = {}
 
-        # process, index, name and limit
-        self.cards: list[tuple[str, int, str, Range]] = []
+        # name and limit by process and index
+        self.cards: dict[tuple[str, str], tuple[str, Range]] = {}
 
         # memory of a card that other processes left free
         self.free_at_start: Range | None = None
