@@ -194,7 +194,7 @@ def _compute(failure: LoggedFailure, log: Log) -> None:
     if is_host and failure.kind is FailedAllocator.POOL:
         failure.kind = FailedAllocator.HOST
 
-    if log.large_allocation and failure.other_cause in ("killed", "host", "kernel"):
+    if log.large_allocation and failure.other_cause in ("killed", "host"):
         failure.printed["asked"] = Range.exactly(log.large_allocation)
 
     is_library = failure.kind is FailedAllocator.LIBRARY
