@@ -34,10 +34,8 @@ from analyzer.oom.failures import FailedAllocator, Log, LoggedFailure, Process
 from analyzer.oom.figures import compute_figures, find_request, sizes_in_use
 from analyzer.oom.lines import LogLine, read_lines
 from analyzer.oom.wordings import (
-    LIBRARY_BYTES,
     find,
     parse_count,
-    parse_size,
 )
 from analyzer.report.output_files import ReportOutput
 
@@ -104,8 +102,6 @@ def _take_note(process: Process, text: str) -> bool:
         mib = min(parse_count(match["mib"]), _MOST_MIB)
         limit = Range(mib << 20, (mib + 1 << 20) - 1)
         log.cards[process.tag, match["index"]] = match["name"].strip(), limit
-    elif match := find("free_at_start", text):
-        log.free_at_start = parse_size(match["size"])
     elif match := find("large_allocation", text):
         log.large_allocation = max(log.large_allocation, parse_count(match["bytes"]))
 
@@ -196,11 +192,6 @@ def _compute(failure: LoggedFailure, log: Log) -> None:
 
     if log.large_allocation and failure.other_cause in ("killed", "host"):
         failure.printed["asked"] = Range.exactly(log.large_allocation)
-
-    is_library = failure.kind is FailedAllocator.LIBRARY
-    start = log.free_at_start
-    if is_library and start is not None and start.high < LIBRARY_BYTES:
-        failure.printed.setdefault("free", start)  # it was full before
 
     failure.asked = find_request(failure)
     compute_figures(failure)

@@ -189,9 +189,6 @@ class Log:
         # name and limit by process and index
         self.cards: dict[tuple[str, str], tuple[str, Range]] = {}
 
-        # memory of a card that other processes left free
-        self.free_at_start: Range | None = None
-
         # bytes: the largest request of which the host's allocator warns
         self.large_allocation = 0
 
