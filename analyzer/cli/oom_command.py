@@ -118,13 +118,13 @@ def _read_log(log: str) -> OomReport:
                     hint="Name the log file itself.",
                 )
 
-        if ".xplane.pb" in path.name:
-            raise InputError(
-                f"{path} is a trace.",
-                hint=f"analyze trace {shlex.quote(log)} explains it.",
-            )
-
         with path.open("rb") as stream:
+            if ".xplane.pb" in path.name:
+                raise InputError(
+                    f"{path} is a trace.",
+                    hint=f"analyze trace {shlex.quote(log)} explains it.",
+                )
+
             return read_oom_log(stream, str(path))
     except OSError as error:
         raise InputError(
