@@ -95,10 +95,10 @@ def _run() -> int:
         param = getattr(error, "param", None)
 
         meaning = ""
-        if param is not None:
-            meaning = f"{param.opts[0]}: {param.help}"
+        if param is not None and message.startswith("Missing"):
+            meaning = f"{param.opts[0]}: {param.help} "
 
-        hint = f"{meaning} {place} --help shows the usage."
+        hint = f"{meaning}{place} --help shows the usage."
 
         if type(error).__name__ == "NoSuchOption" and place == "analyze trace":
             hint = f"Options of a script follow --: analyze trace train.py -- --epochs 2. {hint}"

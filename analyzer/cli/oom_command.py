@@ -119,6 +119,12 @@ def _read_log(log: str) -> OomReport:
                 )
 
         with path.open("rb") as stream:
+            if ".xplane.pb" in path.name:
+                raise InputError(
+                    f"{path} is a trace.",
+                    hint=f"analyze trace {shlex.quote(log)} explains it.",
+                )
+
             return read_oom_log(stream, str(path))
     except OSError as error:
         raise InputError(

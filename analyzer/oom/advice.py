@@ -66,8 +66,8 @@ _ADVICE = {
     ),
     "weight": (
         "Use a smaller layer or table, an optimizer with less state, or a device with more memory.",
-        "The request has the shape of a variable, which no batch size changes. A smaller batch frees "
-        "only activations.",
+        "The request is for a variable or its update, which no batch size changes. A smaller batch "
+        "frees only activations.",
     ),
     "smaller_batch": (
         "Use a smaller batch (now {batch:,}, if it is the first axis of {shape}), input or model.",
@@ -170,6 +170,9 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
         elif failure.has_tiny_limit:
             yield "held-by-others"
 
+    if _is_constant(failure):
+        yield "constant"
+
     if cause in _ADVICE:
         yield cause
     elif cause == Cause.FRAGMENTED and failure.free is not None:
@@ -182,14 +185,17 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
     if find_dominant_size(failure) is not None:
         yield "list"
 
-    sizes = [size.size_bytes for size in failure.sizes]
 
+def _is_constant(failure: LoggedFailure) -> bool:
+    """Return whether an array that becomes a constant explains a failure."""
+    sizes = [size.size_bytes for size in failure.sizes]
     if failure.asked is not None:
         sizes.append(failure.asked.requested_bytes)
 
+    is_large = max(sizes, default=_LARGE_BYTES) >= _LARGE_BYTES
     op = failure.op_type or failure.requested_by
-    if op in _CONSTANT_OPS and max(sizes, default=_LARGE_BYTES) >= _LARGE_BYTES:
-        yield "constant"
+
+    return is_large and op in _CONSTANT_OPS and not failure.makes_weights
 
 
 def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:

@@ -27,37 +27,37 @@ def take_allocator_line(process: Process, line: LogLine) -> bool:
     if match is None:
         return False
 
-    size = parse_size(match["size"] or match["bytes"] or match["after_dump"])
+    fields = read_groups(match)
+    allocator = fields.get("allocator", "")
+    size = parse_size(fields["size"])
 
-    if match["rounded"]:
-        most = max(parse_count(match["rounded"]), 256)
+    if "rounded" in fields:
+        most = max(parse_count(fields["rounded"]), 256)
         chunk = Range(most - 255, most)
         size = chunk if size is None else chunk.intersection(size) or chunk
 
     if find("not_a_failure", text):
-        process.log.add_tolerated(match["allocator"], size or Range.exactly(0))
+        process.log.add_tolerated(allocator, size or Range.exactly(0))
         return True
 
     last = next(process.recent(), None)
-    is_async = match["bytes"] is not None
+    is_async = match["size_2"] is not None
     if is_async and last is not None and last.size == size and not last.has_error_text:
         last.used_sizes.clear()  # a convolution tries each algorithm
         return True
 
-    dumped = process.current.get(line.thread) if match["after_dump"] else None
+    dumped = process.current.get(line.thread) if match["size_3"] else None
     failure = dumped or process.add_failure(line)
 
     failure.stamp = line.stamp
     failure.size = size
-    failure.allocator = match["allocator"] or match["async"] or ""
+    failure.allocator = allocator
+    failure.requested_by = fields.get("op", "").strip()
     failure.has_allocator_line = True
 
     if is_async:
         failure.kind = FailedAllocator.ASYNC
 
-    # a copied line may continue with TensorFlow's advice
-    op = (match["op"] or "").partition("If the cause")[0].strip()
-    failure.requested_by = op.removeprefix("<null>")
     process.select(line.thread, failure)
 
     return True
@@ -72,6 +72,10 @@ def take_refusal(process: Process, line: LogLine) -> bool:
     ((place, printed),) = read_groups(match).items()
     is_host = place == "host"
     size_bytes = int(printed)
+    error = process.log.other_error
+
+    if error is not None and printed in error.text:
+        return True  # the driver failed for another reason
 
     for run in process.refusals:
         if run.is_host == is_host:
@@ -193,11 +197,12 @@ def _add_figures(failure: LoggedFailure, text: str) -> bool:
     found = read_groups(match) if match else {}
 
     for stat in find_all("stat", text):
-        found[_FIGURES.get(stat["name"], "")] = stat["size"]
+        found[stat["name"]] = stat["size"]
 
-    for name, printed in found.items():
+    for printed_name, printed in found.items():
+        name = _FIGURES.get(printed_name, printed_name)
         size = parse_size(printed)
-        if name and size is not None:
+        if size is not None:
             known = failure.printed.get(name, size)
             failure.printed[name] = known.intersection(size) or known
 

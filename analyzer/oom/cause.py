@@ -29,6 +29,12 @@ _NEARLY_FULL = 3  # free marks of 100 on the map of a pool that is called full
 _OTHERS_SHARE = 0.2  # of a card: less is not worth naming other processes
 _CONTEXT_BYTES = 1 << 30  # a process's own context and a desktop may take this
 
+# Parts of a compiled step by XLA's name.
+_PARTS = {
+    "preallocated temp": "temporary buffers",
+    "maybe_live_out": "outputs",
+}
+
 # The figures of a failure by the names that sentences use for them.
 Words = dict[str, Any]
 
@@ -84,10 +90,10 @@ def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
     if failure.framework and not failure.other_cause:
         title = f"{failure.framework}: {title}"
 
-    reasons = [reason.format(**words) for reason in _find_reasons(failure, cause)]
+    reasons = tuple(_find_reasons(failure, cause))
     missing = tuple(_find_missing_lines(failure))
 
-    return OomVerdict(str(cause), title, tuple(reasons), missing)
+    return OomVerdict(str(cause), title, reasons, missing)
 
 
 def _judge(failure: LoggedFailure, words: Words) -> Judgement:
@@ -322,30 +328,14 @@ def _is_held_by_others(failure: LoggedFailure, want: Range) -> bool:
 
 
 def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
-    """Yield sentences that support the verdict, with names of figures in braces."""
+    """Yield sentences that support the verdict."""
     unclear = (Cause.DRIVER_REFUSED, Cause.CANNOT_TELL, Cause.BESIDE_THE_POOL)
     if failure.refusals and cause in unclear:
-        yield _describe_refusals(failure)
+        count = times(sum(run.times for run in failure.refusals))
+        least = format_bytes(min(run.last_bytes for run in failure.refusals))
+        yield f"The driver refused {count} before, down to {least}: less than that was free."
 
-    yield from _describe_plan(failure)
-
-
-def _describe_refusals(failure: LoggedFailure) -> str:
-    count = sum(run.times for run in failure.refusals)
-    least = format_bytes(min(run.last_bytes for run in failure.refusals))
-
-    return f"The driver refused {times(count)} before, down to {least}: less than that was free."
-
-
-# Parts of a compiled step by XLA's name.
-_PARTS = {
-    "preallocated temp": "temporary buffers",
-    "maybe_live_out": "outputs",
-}
-
-
-def _describe_plan(failure: LoggedFailure) -> Iterator[str]:
-    """Yield the part of a compiled step that was requested, if XLA's table shows one of its size."""
+    # the part of a compiled step that was requested, if XLA's table shows one of its size
     size = failure.asked.requested_bytes if failure.asked else 0
     equal = [
         name
@@ -366,9 +356,6 @@ def _find_missing_lines(failure: LoggedFailure) -> Iterator[str]:
         return
     if not failure.has_allocator_line:
         yield 'the allocator\'s line "ran out of memory trying to allocate" (level W)'
-    if failure.asked is not None and not failure.has_error_text:
-        yield 'the error text "OOM when allocating tensor with shape[...]"'
-
     if failure.chunks and not failure.is_complete:
         yield "part of the chunk list: it is truncated, or mixed with another one"
     elif not failure.chunks:

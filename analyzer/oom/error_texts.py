@@ -38,150 +38,114 @@ _FRAMEWORKS = {
 }
 _NEAR = 200  # lines after a failure that may have its figures
 _AFFIXES = re.compile(r"^kib_|_\d$")
+
+# Texts that report a request for memory, in the order in which they are tried.
+_ERRORS = ("tensor_error", "module_error", "error_without_size", "copy_error")
 _LIBRARIES = {"dnn": "cuDNN", "cudnn": "cuDNN", "cublas": "cuBLAS"}
 
 
 def take_error_text(process: Process, line: LogLine) -> bool:
     """Read a line of an error text, or one around it; return False if it is none."""
-    if _take_autotuning(process, line.text):
+    text = line.text
+
+    if tried := find("autotuning_failed", text):
+        for known in process.recent():  # without one, it failed for another reason
+            if not (known.has_error_text or known.requested_by):
+                known.op = tried["op"]
+                known.has_error_text = known.is_compiled = True
+
         return True
 
-    failure = _find_failure(process, line)
-    if failure is None:
-        return _take_context(process, line.text)
+    matches = (find(name, text) for name in _ERRORS)
+    match = next(filter(None, matches), None)
 
-    _complete(failure, process, line)
-    process.error = failure
-
-    return True
-
-
-def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
-    """Return the failure that an error text reports; None if the line is no such text."""
-    text = line.text
-    log = process.log
-
-    if match := find("tensor_error", text):
-        return _find_tensor(process, line, match)
-
-    if match := find("module_error", text):
-        size = parse_size(match["bytes"] or match["size"] or match["constant_size"])
-        warned = next(reversed(log.tolerated), "")
-
-        if "CUDNN" in text:
-            failure = _find_workspace(process, line, size, warned)
-        else:
-            failure = _find_known(process, text, size) or process.add_failure(line)
-            failure.size = size if size and size.is_exact else failure.size or size
-            failure.is_compiled = True
-
-        failure.allocator = failure.allocator or warned
-        failure.has_allocator_line |= bool(warned)
-
-        return failure
-
-    if find("error_without_size", text) or find("copy_error", text):
-        known = _find_known(process, text)
-        return known or process.add_failure(line, FailedAllocator.UNKNOWN)
+    if match is not None:
+        process.error = _take_failure(process, line, match)
+        _complete(process.error, process, line)
+        return True
 
     if find("bare_error", text) and not find("other_resource", text):
-        log.bare_error = log.bare_error or (process, line)
+        process.log.bare_error = process.log.bare_error or (process, line)
 
-    return None
-
-
-def _find_workspace(
-    process: Process,
-    line: LogLine,
-    size: Range | None,
-    allocator: str,
-) -> LoggedFailure:
-    """Return the failure of a convolution for which no algorithm had room: one for all its algorithms.
-
-    The least of their workspaces was the last that could have helped. TensorFlow warns of each
-    request, and calls it no failure.
-    """
-    failure = _find_known(process, line.text, size, allocator)
-    last = process.error
-
-    if failure is None and last is not None and last.is_workspace:
-        failure = last if last.allocator == allocator else None
-
-    failure = failure or process.add_failure(line)
-    failure.is_workspace = True
-
-    sizes = [one for one in (failure.size, size) if one is not None]
-    failure.size = min(sizes, key=lambda one: one.middle, default=None)
-
-    return failure
+    return _take_context(process, text)
 
 
-def _find_tensor(
+def _take_failure(
     process: Process,
     line: LogLine,
     match: re.Match[str],
 ) -> LoggedFailure:
-    """Return the failure of a request for a tensor, a new one if no known failure may be it."""
-    shape = parse_shape(match["shape"])
-    dtype = match["dtype"] or ""
-    device = match["device"] or ""
+    """Return the failure that an error text reports, a new one if no known failure may be it."""
+    fields = read_groups(match)
+    is_compiled = "module" in fields
+    is_workspace = is_compiled and "CUDNN" in line.text
 
-    allocator = match["allocator"] or ""
-    size_bytes = tensor_bytes(numpy_name(dtype), shape)
-    size = None if size_bytes is None else Range.exactly(size_bytes)
-    failure = _find_known(process, line.text, size, allocator, device, shape)
-    failure = failure or process.add_failure(line)
+    # TensorFlow warns of each request for a module or a workspace, and calls it no failure
+    warned = next(reversed(process.log.tolerated), "") if is_compiled else ""
+    shape = parse_shape(match["shape"]) if "shape" in match.re.groupindex else None
+    dtype = fields.get("dtype", "")
+    size = parse_size(fields.get("bytes") or fields.get("size"))
+    tensor = tensor_bytes(numpy_name(dtype), shape)
+    wanted = LoggedFailure(
+        line.number,
+        words=line.text.strip(),
+        size=size if tensor is None else Range.exactly(tensor),
+        shape=shape,
+        device=fields.get("device", ""),
+        allocator=fields.get("allocator", warned if is_workspace else ""),
+        is_workspace=is_workspace,
+    )
+
+    failure = _find_known(process, wanted) or process.add_failure(line)
     failure.shape = failure.shape or shape
     failure.dtype = failure.dtype or dtype
-    failure.device = failure.device or device
-    failure.allocator = failure.allocator or allocator
+    failure.device = failure.device or wanted.device
+    failure.allocator = failure.allocator or wanted.allocator or warned
+    failure.op_type = failure.op_type or fields.get("type", "")
+    failure.has_allocator_line |= bool(warned)
+    failure.is_workspace |= is_workspace
+
+    if is_workspace:
+        sizes = filter(None, (failure.size, size))
+        failure.size = min(sizes, key=lambda one: one.middle, default=None)
+    elif is_compiled:
+        failure.is_compiled = True
+        failure.size = size if size and size.is_exact else failure.size or size
 
     return failure
 
 
-def _find_known(
-    process: Process,
-    text: str,
-    size: Range | None = None,
-    allocator: str = "",
-    device: str = "",
-    shape: tuple[int, ...] | None = None,
-) -> LoggedFailure | None:
-    """Return the latest failure without a text that may have made a request, else a repeated one."""
+def _find_known(process: Process, wanted: LoggedFailure) -> LoggedFailure | None:
+    """Return the latest failure without a text that may have made a request, else a repeated one.
+
+    A convolution for which no algorithm had room is one failure. The least of their workspaces was the
+    last that could have helped.
+    """
     repeated = None
+    size = wanted.size
 
     for failure in process.recent():
-        is_same = failure.shape == shape or failure.words == text.strip()
-        has_names = allocator in ("", failure.allocator) or not failure.allocator
-        has_device = device in ("", failure.device) or not failure.device
+        is_again = wanted.is_workspace and failure.is_workspace
+        is_same = failure.shape == wanted.shape or failure.words == wanted.words
+        has_names = "" in (wanted.allocator, failure.allocator)
+        has_device = "" in (wanted.device, failure.device)
+
+        has_names |= failure.allocator == wanted.allocator
+        has_device |= failure.device == wanted.device
         has_size = True
 
-        if size and failure.size:
+        if size and failure.size and not is_again:
             has_size = failure.size.intersection(size) is not None
 
         if failure.other_cause or not (has_names and has_device and has_size):
             continue
 
-        if not failure.has_error_text:
+        if is_again or not failure.has_error_text:
             return failure
         if is_same:
             repeated = repeated or failure
 
     return repeated
-
-
-def _take_autotuning(process: Process, text: str) -> bool:
-    """Read XLA's line that it could try no algorithm for an op; ignore it if no request failed."""
-    match = find("autotuning_failed", text)
-    if match is None:
-        return False
-
-    for failure in process.recent():
-        if not (failure.has_error_text or failure.requested_by):
-            failure.op = match["op"]
-            failure.has_error_text = failure.is_compiled = True
-
-    return True
 
 
 def _complete(failure: LoggedFailure, process: Process, line: LogLine) -> None:
@@ -196,6 +160,7 @@ def _complete(failure: LoggedFailure, process: Process, line: LogLine) -> None:
         failure.op = process.node
     if not line.file:
         failure.source = failure.source or process.frame
+        failure.makes_weights |= process.makes_weights
 
     process.node = ""
 
@@ -212,6 +177,11 @@ def _take_context(process: Process, text: str) -> bool:
 
     if "Traceback (most recent call last)" in text:
         process.frame = ""
+        process.makes_weights = False
+        return True
+
+    if find("weight_frame", text):
+        process.makes_weights = True
         return True
 
     failure = process.error
@@ -244,7 +214,7 @@ def _add_names(failure: LoggedFailure, text: str) -> bool:
         failure.shape = parse_shape(value["shape"])
         failure.dtype = value["dtype"]
 
-    names = ("copy_error", "wrapped_op", "eager_op", "node")
+    names = ("wrapped_op", "eager_op", "node")
     matches = [find(name, text) for name in names]
 
     for match in filter(None, matches):
@@ -254,9 +224,10 @@ def _add_names(failure: LoggedFailure, text: str) -> bool:
         if fields.get("name", failure.op) == failure.op:
             failure.source = fields.get("source", failure.source)
             failure.op_type = failure.op_type or fields.get("type", "")
+            failure.dtype = failure.dtype or fields.get("dtype", "").lower()
             failure.device = failure.device or fields.get("device", "")
 
-    return any(matches[2:])
+    return any(matches[1:])
 
 
 def add_buffer(failure: LoggedFailure, text: str) -> bool:

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from msgspec import convert, structs
 
+from analyzer.model.contract.fields import numpy_name
 from analyzer.model.contract.oom_file import (
     OomCard,
     OomDocument,
@@ -33,10 +34,8 @@ from analyzer.oom.failures import FailedAllocator, Log, LoggedFailure, Process
 from analyzer.oom.figures import compute_figures, find_request, sizes_in_use
 from analyzer.oom.lines import LogLine, read_lines
 from analyzer.oom.wordings import (
-    LIBRARY_BYTES,
     find,
     parse_count,
-    parse_size,
 )
 from analyzer.report.output_files import ReportOutput
 
@@ -46,16 +45,30 @@ _MOST_MIB = 1 << 30  # 1 PiB
 def read_log(stream: BinaryIO, name: str) -> Log:
     """Read a log, or raise an InputError for a damaged gzip header."""
     log = Log()
+    held: LogLine | None = (
+        None  # the start of an error text that continues in the next line
+    )
 
     for line in read_lines(stream, name):
         log.lines = line.number
-        if line.text.strip():
+
+        if held is not None:
+            line = held._replace(text=f"{held.text.rstrip()} {line.text.strip()}")
+
+        held = line if find("wrapped", line.text) else None
+        if held is None and line.text.strip():
             _take_line(log.process_of(line.tag), line)
 
-    if log.bare_error is not None and not log.failures:
+    known = [one for one in log.failures if one.other_cause != "unknown"]
+
+    if log.bare_error is not None and not known:
         process, line = log.bare_error
         failure = process.add_failure(line, FailedAllocator.UNKNOWN)
+        failure.op = process.node
         failure.has_error_text = True
+        known = [failure]
+
+    log.failures = known or log.failures
 
     _move_tolerated(log)
     _join_repeated(log)
@@ -88,10 +101,7 @@ def _take_note(process: Process, text: str) -> bool:
     if match := find("device_created", text):
         mib = min(parse_count(match["mib"]), _MOST_MIB)
         limit = Range(mib << 20, (mib + 1 << 20) - 1)
-        name = match["name"].strip()
-        log.cards.append((process.tag, parse_count(match["index"]), name, limit))
-    elif match := find("free_at_start", text):
-        log.free_at_start = parse_size(match["size"])
+        log.cards[process.tag, match["index"]] = match["name"].strip(), limit
     elif match := find("large_allocation", text):
         log.large_allocation = max(log.large_allocation, parse_count(match["bytes"]))
 
@@ -129,7 +139,6 @@ def _join_repeated(log: Log) -> None:
 _MOST_SIZES = 200  # of one failure
 _LONGEST = 2000  # characters of a failure's text
 _LONGEST_ERROR = 160  # characters of another error
-_TEXTS = ("device", "op_type", "requested_by", "source", "allocator")
 _SIZES = (
     "limit",
     "in_use",
@@ -184,11 +193,6 @@ def _compute(failure: LoggedFailure, log: Log) -> None:
     if log.large_allocation and failure.other_cause in ("killed", "host"):
         failure.printed["asked"] = Range.exactly(log.large_allocation)
 
-    is_library = failure.kind is FailedAllocator.LIBRARY
-    start = log.free_at_start
-    if is_library and start is not None and start.high < LIBRARY_BYTES:
-        failure.printed.setdefault("free", start)  # it was full before
-
     failure.asked = find_request(failure)
     compute_figures(failure)
     failure.sizes = sizes_in_use(failure)
@@ -201,27 +205,22 @@ def _find_card(failure: LoggedFailure, log: Log) -> None:
         return
 
     number = re.search(r"\d+", f"{failure.allocator} {device}")
-    cards = [card for card in log.cards if card[0] == failure.process] or log.cards
+    cards = [key for key in log.cards if key[0] == failure.process] or [*log.cards]
 
-    for _, index, name, limit in cards:
-        is_named = number is not None and number[0] == str(index)
-        if is_named or (number is None and len(cards) == 1):
-            failure.card_name = name
-            failure.card_limit = limit
+    for key in cards:
+        if len(cards) == 1 if number is None else number[0] == key[1]:
+            failure.card_name, failure.card_limit = log.cards[key]
 
 
 def _describe_failure(failure: LoggedFailure) -> OomFailure:
     words = name_figures(failure)
     verdict = find_cause(failure, words)
-    fields = structs.asdict(failure)
+    fields = {name: one or None for name, one in structs.asdict(failure).items()}
     ranges = {}
-
-    for name in _TEXTS:
-        fields[name] = fields[name] or None
 
     for name in _SIZES:
         size: Range | None = fields[name]
-        fields[f"{name}_bytes"] = size.middle if size else None
+        fields[f"{name}_bytes"] = size and size.middle
 
         if size and not size.is_exact:
             ranges[f"{name}_bytes"] = (size.low, size.high)
@@ -234,8 +233,10 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
         component = f"{framework} (XLA)" if framework else "XLA"
 
     fields |= {
+        "process": failure.process,
         "component": failure.component or component,
         "op": failure.op or failure.requested_by or failure.op_type or None,
+        "dtype": numpy_name(failure.dtype) or None,
         "regions": len(failure.regions) or None,
         "ranges": ranges,
         "card": _describe_card(failure),

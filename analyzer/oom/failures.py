@@ -74,6 +74,7 @@ class LoggedFailure(Struct):
     has_error_text: bool = False
     is_compiled: bool = False  # by XLA
     is_workspace: bool = False  # of a convolution; none of its algorithms had room
+    makes_weights: bool = False  # in a call that creates or loads variables
 
     # the allocator's dump
     size_classes: int = 0
@@ -185,11 +186,8 @@ class Log:
         # count and largest size by allocator; the last one warned last
         self.tolerated: dict[str, tuple[int, Range]] = {}
 
-        # process, index, name and limit
-        self.cards: list[tuple[str, int, str, Range]] = []
-
-        # memory of a card that other processes left free
-        self.free_at_start: Range | None = None
+        # name and limit by process and index
+        self.cards: dict[tuple[str, str], tuple[str, Range]] = {}
 
         # bytes: the largest request of which the host's allocator warns
         self.large_allocation = 0
@@ -217,6 +215,7 @@ class Process:
         self.tag = tag
         self.framework = ""  # another one in a traceback
         self.frame = ""  # the last line of the user's code in a traceback
+        self.makes_weights = False  # in the last traceback
         self.node = ""  # an op that was named before its error
         self.error: LoggedFailure | None = None  # that the next lines may describe
 

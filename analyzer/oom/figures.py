@@ -15,9 +15,8 @@ from analyzer.oom.wordings import difference, round_up_request
 
 def find_request(failure: LoggedFailure) -> AskedFor | None:
     """Return the request; None if the log does not give its size."""
-    dtype = numpy_name(failure.dtype)
     size = failure.size
-    tensor = tensor_bytes(dtype, failure.shape)
+    tensor = tensor_bytes(numpy_name(failure.dtype), failure.shape)
 
     if tensor is not None and (size is None or tensor in size):
         basis = "the shape and the type"
@@ -26,7 +25,7 @@ def find_request(failure: LoggedFailure) -> AskedFor | None:
         return None
     elif size.is_exact:
         basis = "the size in the log"
-    elif size.width < GRANULE_BYTES:
+    elif size.width < GRANULE_BYTES and failure.has_allocator_line:
         basis = "the allocator's line, which rounds up to 256 bytes"
     else:
         basis = "the printed size, which is rounded"
@@ -38,8 +37,6 @@ def find_request(failure: LoggedFailure) -> AskedFor | None:
         low_bytes=size.low,
         high_bytes=size.high,
         basis=basis,
-        shape=failure.shape,
-        dtype=dtype or None,
     )
 
 
@@ -164,6 +161,8 @@ _WEIGHT_OPS = (
     "assign",
     "initializer",
     "regularizer",
+    "truncatednormal",
+    "truncated_normal",
     "variable",
     "unsortedsegmentsum",
 )
@@ -174,8 +173,6 @@ _VARIABLE_OPS = (
     *_WEIGHT_OPS,
     "random_uniform",
     "randomuniform",
-    "truncatednormal",
-    "truncated_normal",
     "const",
     "tensordot/",
 )
@@ -195,6 +192,9 @@ def is_data_set(failure: LoggedFailure) -> bool:
 
 def is_weight(failure: LoggedFailure) -> bool:
     """Return whether the request has the shape of a variable, which no batch size changes."""
+    if failure.makes_weights:
+        return True
+
     names = _names_of(failure)
     is_product = len(failure.shape or ()) == 2 and "gradient" in names
     is_gradient = is_product and "matmul" in names
@@ -203,7 +203,8 @@ def is_weight(failure: LoggedFailure) -> bool:
 
 
 def _names_of(failure: LoggedFailure) -> str:
-    return f"{failure.op} {failure.op_type} {failure.requested_by}".lower()
+    names = f"{failure.op} {failure.op_type} {failure.requested_by}".lower()
+    return names.replace("layoutoptimizer", "")  # of Grappler, in any op
 
 
 def _count_examples(failure: LoggedFailure) -> int:

@@ -158,15 +158,11 @@ def _read_text(stream: BinaryIO, name: str) -> Iterator[bytes]:
     first = next(blocks, b"")
     blocks = chain([first], blocks)
 
-    sample = first[1:4096:2]
-    zeros = max(sample.count(0), first[:4096:2].count(0))
-
-    if zeros < 0.9 * len(sample) or not sample:
+    if not first.startswith(_MARKS):
         yield from blocks
         return
 
-    encoding = "utf-16" if first[:2] in _MARKS else "utf-16-le"
-    for text in codecs.iterdecode(blocks, encoding, "replace"):
+    for text in codecs.iterdecode(blocks, "utf-16", "replace"):
         yield text.encode("utf-8", "replace")
 
 

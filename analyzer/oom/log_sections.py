@@ -294,10 +294,9 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
         shown = _write_exact(size.low, size.high)
         yield "request", f"{size} ({shown} bytes, from {asked.basis})"
 
-        if asked.shape is not None:
-            yield "shape", f"{list(asked.shape)} {asked.dtype or ''}".strip()
-
+    shape = failure.shape and f"{list(failure.shape)} {failure.dtype or ''}".strip()
     facts = {
+        "shape": shape,
         "op": failure.op,
         "type": failure.op_type if failure.op_type != failure.op else None,
         "allocator": failure.allocator,

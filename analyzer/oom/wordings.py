@@ -125,15 +125,10 @@ def parse_count(text: str) -> int:
 
 def parse_shape(text: str) -> tuple[int, ...] | None:
     """Return the axes of a shape such as ``5, 4``; None if no tensor can have them."""
-    axes = re.findall(r"\d+", text)
-    longest = max(map(len, axes), default=0)
-    if len(axes) > MOST_AXES or longest > 18:
-        return None
-
-    shape = tuple(map(int, axes))
+    shape = tuple(map(int, re.findall(r"\d{1,19}", text)))
     is_possible = math.prod(shape) * _LARGEST_ITEM <= _MOST
 
-    return shape if is_possible else None
+    return shape if is_possible and len(shape) <= MOST_AXES else None
 
 
 def round_up_request(size_bytes: int) -> int:

@@ -22,8 +22,6 @@ class AskedFor(ReportRecord, frozen=True):
     low_bytes: int
     high_bytes: int
     basis: str
-    shape: tuple[int, ...] | None = None
-    dtype: str | None = None
 
 
 class OomSize(ReportRecord, frozen=True):
@@ -91,6 +89,8 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
     op_type: str | None
     requested_by: str | None
     source: str | None
+    shape: tuple[int, ...] | None
+    dtype: str | None
     asked: AskedFor | None
     limit_bytes: int | None
     in_use_bytes: int | None

@@ -207,7 +207,7 @@ def test_options(options: list[str], says: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--batch-size", "0"], "'--batch-size': "),
+        (["--batch-size", "0"], "equal to 1. analyze trace --help"),
         (["--gpu", "t4,,t4"], "--gpu t4,,t4 has an empty name."),
     ],
 )
@@ -296,6 +296,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         ["oom", "run.zip"],
         "run.zip is a zip archive. Unpack it first.",
     ),
+    "a trace as a log": (["oom", "a.xplane.pb"], "analyze trace a.xplane.pb explains"),
     "several unknown cards": (
         ["estimate", "keras:VGG16", "--gpu", "2xt4x"],
         "Did you mean t4",
@@ -307,6 +308,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
 def test_mistakes_of_newcomers(words: list[str], says: str, folder: Path) -> None:
     (folder / "broken.py").write_text("x = (1\n")
     (folder / "model.py").write_text("build = 1\n")
+    (folder / "a.xplane.pb").touch()
     with zipfile.ZipFile(folder / "run.zip", "w") as archive:
         archive.writestr("a", "b")
     before = listing(folder)

@@ -41,7 +41,6 @@ FORMATS: dict[str, str | bytes] = {
     "gzip": gzip.compress(LOG.encode()),
     "windows": LOG.replace("\n", "\r\n"),
     "utf-16": LOG.encode("utf-16"),
-    "utf-16 without mark": LOG.encode("utf-16-le"),
     "utf-8 mark": b"\xef\xbb\xbf" + LOG.encode(),
     "notebook": notebook([f"{line}\n" for line in LINES]),
     "one-line notebook": notebook(LOG),

@@ -26,6 +26,8 @@ def test_each_wording_has_its_cause_and_its_figures(row: dict[str, Any]) -> None
     assert (failure.component, failure.verdict.id) == (row["component"], row["cause"])
     assert row.get("words", "") in failure.verdict.title
     assert failure.op_type == row.get("op_type")
+    assert failure.op == row.get("op", failure.op)
+    assert row.get("source") in (None, failure.source or "")
     actions = [remedy.action for remedy in failure.remedies]
     assert any(action.startswith(row.get("advice", "")) for action in actions or [""])
     reasons = " ".join(failure.verdict.reasons)
