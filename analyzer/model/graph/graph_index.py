@@ -135,10 +135,17 @@ def _classify(
     phases |= dict.fromkeys(filter(scopes.is_optimizer, producers), Phase.UPDATE)
     phases |= dict.fromkeys(backward, Phase.BACKWARD)
 
-    # Only the update reads these, such as the decayed momentum.
-    for name in reversed(producers):
-        if {phases.get(user) for user in consumers[name]} == {Phase.UPDATE}:
-            phases.setdefault(name, Phase.UPDATE)
+    # Only the update reads these, such as the decayed momentum. A custom gradient (``tf.nn.silu``)
+    # computes values again outside the tape's scope, after the forward pass was traced.
+    order = list(producers)
+    start = next((at for at, name in enumerate(order) if name in backward), len(order))
+
+    for at in reversed(range(len(order))):
+        users = {phases.get(user) for user in consumers[order[at]]}
+        if users == {Phase.UPDATE}:
+            phases.setdefault(order[at], Phase.UPDATE)
+        elif at > start and users and users <= {Phase.BACKWARD, Phase.UPDATE}:
+            phases.setdefault(order[at], Phase.BACKWARD)
 
     return phases
 
