@@ -80,7 +80,8 @@ class Captured:
     # before TensorFlow optimised it
     traced: list[TracedGraph] = field(default_factory=list)
     compiled: list[CompiledPlan] = field(default_factory=list)
-    inside: list[Op] = field(default_factory=list)  # of compiled functions, before XLA
+    # of compiled functions, before XLA, and of loops over a data set
+    inside: list[Op] = field(default_factory=list)
 
 
 @dataclass
@@ -194,7 +195,9 @@ def describe_capture(
         environment=_read_environment(),
     )
 
-    return Captured(run, ops or [], traced_graphs)
+    inside = [] if function is None else graphs.read_dataset_loops(function)
+
+    return Captured(run, ops or [], traced_graphs, inside=inside)
 
 
 def _read_environment() -> dict[str, str]:
@@ -425,17 +428,14 @@ def note_threads() -> ThreadsNote:
     return ThreadsNote(inter_op=count or count_cores())
 
 
-def read_compiled_functions(
-    function: Any, dump: Path
-) -> tuple[list[CompiledPlan], list[Op]]:
-    """Return the functions of a step that ran and that XLA compiled, from its dump; and their ops."""
+def add_compiled_functions(captured: Captured, function: Any, dump: Path) -> None:
+    """Add the functions of a step that ran and that XLA compiled, from its dump; and their ops."""
     callers: dict[str, list[str]] = {}
     if function.function_def.attr["_XlaMustCompile"].b:
         own = graphs.decode_name(function.name)
         callers[own] = [own]
 
     callers |= graphs.find_compiled_calls(function.graph)
-    compiled = []
     for name, ops in callers.items():
         plan, platform, compilations = read_dumped_plan(dump, name)
         if plan:
@@ -446,8 +446,7 @@ def read_compiled_functions(
                 compilations=compilations,
             )
 
-            compiled.append((note, plan))
+            captured.compiled.append((note, plan))
 
-    names = [note.function for note, _ in compiled]
-
-    return compiled, graphs.read_inner_ops(function, names)
+    names = [note.function for note, _ in captured.compiled]
+    captured.inside += graphs.read_inner_ops(function, names)
