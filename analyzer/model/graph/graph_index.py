@@ -2,8 +2,8 @@
 
 Phases are found in the traced graph, before TensorFlow optimises it. A *backward* op is in a name
 scope of the gradient tape, or consumes the output of a backward op and leads to a gradient of a
-parameter (a custom gradient). An *update* op is in an optimizer's name scope, or consumes gradients
-and leads to none. All others are *forward*; in a called function they get the caller's phase. Each layer
+parameter (a custom gradient). An *update* op is in an optimizer's name scope, consumes gradients and
+leads to none, or follows the last gradient. All others are *forward*; in a called function they get the caller's phase. Each layer
 records the scope that it opens: ``resnet50_1/conv1_conv_1`` belongs to the layer ``conv1_conv``.
 
 A *gradient* is the gradient of a variable or of an activation: a result of the backward pass that
@@ -135,17 +135,22 @@ def _classify(
     phases |= dict.fromkeys(filter(scopes.is_optimizer, producers), Phase.UPDATE)
     phases |= dict.fromkeys(backward, Phase.BACKWARD)
 
-    # Only the update reads these, such as the decayed momentum. A custom gradient (``tf.nn.silu``)
-    # computes values again outside the tape's scope, after the forward pass was traced.
     order = list(producers)
     start = next((at for at, name in enumerate(order) if name in backward), len(order))
+    end = max(
+        (at for at, name in enumerate(order) if name in makers), default=len(order)
+    )
 
     for at in reversed(range(len(order))):
-        users = {phases.get(user) for user in consumers[order[at]]}
-        if users == {Phase.UPDATE}:
-            phases.setdefault(order[at], Phase.UPDATE)
+        name = order[at]
+        users = {phases.get(user) for user in consumers[name]}
+
+        # Only the update reads these, such as the decayed momentum, or no gradient needs them.
+        if users == {Phase.UPDATE} or (at > end and name not in before):
+            phases.setdefault(name, Phase.UPDATE)
+        # A custom gradient (``tf.nn.silu``) computes values again outside the tape's scope.
         elif at > start and users and users <= {Phase.BACKWARD, Phase.UPDATE}:
-            phases.setdefault(order[at], Phase.BACKWARD)
+            phases.setdefault(name, Phase.BACKWARD)
 
     return phases
 
