@@ -3,8 +3,9 @@
 Phases are found in the traced graph, before TensorFlow optimises it. A *backward* op is in a name
 scope of the gradient tape, or consumes the output of a backward op and leads to a gradient of a
 parameter (a custom gradient). An *update* op is in an optimizer's name scope, consumes gradients and
-leads to none, or follows the last gradient. All others are *forward*; in a called function they get the caller's phase. Each layer
-records the scope that it opens: ``resnet50_1/conv1_conv_1`` belongs to the layer ``conv1_conv``.
+leads to none, or follows the last gradient. All others are *forward*; in a called function they get the
+caller's phase. Each layer records the scope that it opens: ``resnet50_1/conv1_conv_1`` belongs to the
+layer ``conv1_conv``.
 
 A *gradient* is the gradient of a variable or of an activation: a result of the backward pass that
 depends on the gradient with which the tape starts, and that another op reads. An *activation* is a
@@ -158,9 +159,16 @@ def _classify(
 class ScopeTable:
     """Name scopes and their owners."""
 
-    def __init__(self, owners: Mapping[str, Owner] | None = None) -> None:
-        """Take the layer, optimizer, metric or loss of each scope."""
+    def __init__(
+        self, owners: Mapping[str, Owner] | None = None, *, names_layers: bool = True
+    ) -> None:
+        """Take the layer, optimizer, metric or loss of each scope.
+
+        ``names_layers``: whether scopes without owners are those of layers, as in a SavedModel. In a step
+        without Keras they are those of functions, such as ``einsum`` and ``while/body``.
+        """
         self.owners = owners or {}
+        self._names_layers = names_layers
         parts = (scope.count("/") + 1 for scope in self.owners)
         self._deepest = min(max(parts, default=0), _DEEPEST)
         self._first_parts = {scope.partition("/")[0] for scope in self.owners}
@@ -191,7 +199,7 @@ class ScopeTable:
 
     def layer_of(self, op_name: str) -> str:
         """Return the op's layer, empty for none; without recorded scopes, Keras' name scope."""
-        if self.owners:
+        if self.owners or not self._names_layers:
             kind, path = self.owner_of(op_name) or ("", "")
             return path if kind == "layer" else ""
 

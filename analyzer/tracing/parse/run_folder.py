@@ -86,5 +86,5 @@ def index_note_graph(note: RunNote) -> GraphIndex | None:
         traced=note.traced,
         gradients=note.gradients,
         nested_gradients=note.nested_gradients,
-        scopes=ScopeTable(note.scopes),
+        scopes=ScopeTable(note.scopes, names_layers=note.step.infers),
     )
