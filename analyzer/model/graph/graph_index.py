@@ -164,8 +164,8 @@ class ScopeTable:
     ) -> None:
         """Take the layer, optimizer, metric or loss of each scope.
 
-        ``names_layers``: whether scopes without owners are those of layers, as in a SavedModel. In a step
-        without Keras they are those of functions, such as ``einsum`` and ``while/body``.
+        ``names_layers``: whether scopes without owners are those of layers, as in a SavedModel; in a
+        step without Keras they are those of functions, such as ``einsum`` and ``while/body``.
         """
         self.owners = owners or {}
         self._names_layers = names_layers

@@ -544,9 +544,12 @@ class Lifetimes:
 
 
 def _is_folded(allocations: pd.DataFrame) -> Mask:
-    """Return which buffers are computed or copied when a function is instantiated, before it runs."""
+    """Return which buffers are computed or copied when a function is instantiated, before it runs.
+
+    An eager op, which has no run either, has its type as name, such as ``AddV2``.
+    """
     op = allocations["op"]
-    before_run = op.str.contains("/", regex=False) & (allocations["run_id"] == 0)
+    before_run = op.str.match("[a-z]|.*/") & (allocations["run_id"] == 0)
     found: Mask = (op.str.contains(FOLDED) | before_run).to_numpy()
 
     return found

@@ -378,10 +378,11 @@ def _label_batches(
 
 
 def _find_batches(structure: GraphIndex) -> Iterator[tuple[str, TensorSpec]]:
-    """Yield the tensors that the iterators of the graph return."""
+    """Yield the tensors that the iterators of the graph return, and arguments with two or more axes."""
     for op in structure.ops.values():
-        if op.type == ITERATOR:
-            for index, spec in enumerate(op.outputs):
+        for index, spec in enumerate(op.outputs):
+            is_argument = op.type == "_Arg" and len(spec.shape or ()) > 1
+            if op.type == ITERATOR or is_argument:
                 yield f"{op.name}:{index}", spec
 
 
