@@ -174,16 +174,10 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
         return "a variable, in all steps"
 
     if category == Category.INPUT:
-        is_batch = role.startswith("batch")
-        if int(row["dies"]) >= end and (is_batch or pd.isna(row["step"])):
-            owner = "the data pipeline" if is_batch else "the program"
-            return f"an input that {owner} holds"
-
-        if is_batch:
-            held = "held by the program or its pipeline"
-            return (
-                f"a batch, until {reader} in its step" if reader else f"a batch, {held}"
-            )
+        if role.startswith("batch"):
+            return "a batch of the data set"
+        if int(row["dies"]) >= end and pd.isna(row["step"]):
+            return "an input that the program holds"
 
         return "an input, until its step returns"
 

@@ -106,7 +106,6 @@ _FEWEST = 3  # readings in a chart
 STATIC_ROWS = 25
 
 _TENSORS = 5  # groups of equal tensors
-_STEPS = 40  # rows of the table of steps
 _ALL_HOSTS = 10_000  # rows
 
 
@@ -154,7 +153,6 @@ def render(
         categories=CATEGORY_LABELS,
         comparison=comparison,
         hosts=hosts and report_sections.hosts_section(hosts, _ALL_HOSTS),
-        steps=next(report_sections.steps_sections(report, _STEPS), None),
         static=static,
         steps_chart=steps_chart(report.program),
         packed=pack(header, columns),
