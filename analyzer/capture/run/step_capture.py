@@ -274,12 +274,11 @@ def _describe_step(
 
 
 def name_optimizer(optimizers: Sequence[Any]) -> str:
-    """Return the class of the first optimizer, inside a ``LossScaleOptimizer``; "" without any."""
-    if not optimizers:
-        return ""
+    """Return the class of the optimizers, inside a ``LossScaleOptimizer``; "" for none or several."""
+    inner = (getattr(one, "inner_optimizer", one) for one in optimizers)
+    names = {type(one).__name__ for one in inner}
 
-    inner = getattr(optimizers[0], "inner_optimizer", optimizers[0])
-    return type(inner).__name__
+    return names.pop() if len(names) == 1 else ""
 
 
 def _check_accumulation(program: Program, steps: int) -> list[str]:

@@ -160,7 +160,7 @@ def measure(
     raw, table, steps, integrity = _pair_and_cut(raw, note, main)
     structure = index_note_graph(note)
 
-    if structure is None and not is_tpu(main):
+    if (structure is None or _lacks_ops(table, structure)) and not is_tpu(main):
         table, structure = derive_graph(table, raw, steps, note)
 
     plans = find_plans(note, structure) if note.is_captured else read_modules(raw)
@@ -210,6 +210,15 @@ def measure(
         sharing=sharing,
         op_runs=raw.op_runs,
     )
+
+
+def _lacks_ops(table: pd.DataFrame, structure: GraphIndex) -> bool:
+    """Say whether other functions than the recorded one, such as a data set's, request most bytes."""
+    is_scoped = table["op"].str.contains("/", regex=False) & table["step"].notna()
+    is_known = table["op"].isin(list(structure.ops))
+    sizes = table["requested_bytes"][is_scoped]
+
+    return bool(2 * sizes[~is_known].sum() > sizes.sum())
 
 
 def _pair_and_cut(
