@@ -117,7 +117,6 @@ def _describe_growth(report: ReportFile) -> tuple[str, bool]:
 
     device = program.device
     steps = f"{program.steps:,} steps"
-    most = format_bytes(round(max(device.high_bytes, 0)))
 
     if device.trend == "fills":
         return "No leak: memory rises only while a container with a bound fills.", True
@@ -126,13 +125,10 @@ def _describe_growth(report: ReportFile) -> tuple[str, bool]:
         return f"No leak in {steps}: memory in use does not grow.", True
 
     is_bounded = is_flat or device.low_bytes <= 0 < device.high_bytes
-    if not is_bounded or not device.level_bytes:
-        return f"Cannot tell if memory grows: {steps} are too few.", False
+    if is_bounded and device.level_bytes:
+        return f"No sign of a leak in {steps}.", is_flat
 
-    return (
-        f"No sign of a leak in {steps}: any growth of memory in use is below {most} a step.",
-        is_flat,
-    )
+    return f"Cannot tell if memory grows: {steps} are too few.", False
 
 
 def _largest_categories(report: ReportFile) -> str:
@@ -356,19 +352,13 @@ def list_details(report: ReportFile) -> Iterator[str]:
 
 
 def _place_words(report: ReportFile) -> str:
-    """Return the peaks, and the step, op, layer and line of the requested one."""
+    """Return the peaks, and the phase, op, layer and line of the requested one."""
     peak = report.peak
-    program = report.program
     subject = "The peak"
     place = f" by {_shorten(peak.op)}" if peak.op else ""
 
-    if peak.step is not None and not (program is not None and program.whole_run):
-        numbers = {one.index: one.number for one in report.steps}
-        number = numbers.get(peak.step)
-        name = peak.step if number is None else number
-        kind = "step" if program is None else "traced step"
-        subject += f" of {kind} {name}"
-    elif program is None and report.steps and report.peak_ever is not None:
+    is_outside = peak.step is None and report.program is None and bool(report.steps)
+    if is_outside and report.peak_ever is not None:
         subject += f", {report.peak_ever.phase},"
 
     layer = f"layer {peak.layer}" if peak.layer else ""

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import tensorflow as tf
 from analyzer.capture.private_names import get_functions, op_def_registry, tensor_util
 from analyzer.capture.run.source_frames import find_own_line
 from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
-from analyzer.model.graph.buffer_sharing import ITERATOR
 from analyzer.model.graph.graph_index import find_inlined
 
 # Constants with at most this many elements keep their values (axes, paddings, shapes).
@@ -24,9 +22,6 @@ _MAX_TEXT = 256
 _CALLERS = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 )
-
-# op types that run a function with each batch of a data set (``for batch in dataset``)
-_DATASET_LOOPS = frozenset({"ReduceDataset", "ScanDataset"})
 
 # part of the name of an op that Grappler rewrites (``OptimizedNodeName`` in ``graph_optimizer_stage.h``)
 _REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_")
@@ -253,28 +248,6 @@ def read_inner_ops(function: Any, names: Sequence[str]) -> list[Op]:
     for graph in (known[name] for name in names if name in known):
         for op in read_traced_ops(graph, sources):
             ops.setdefault(op.name, op)
-
-    return list(ops.values())
-
-
-def read_dataset_loops(function: Any) -> list[Op]:
-    """Return the ops of the loops of a step over a data set, whose batch is the iterator's result."""
-    known = collect_function_graphs(function)
-    sources = find_sources(function.graph)
-    ops: dict[str, Op] = {}
-
-    for loop in list_ops(function.graph):
-        if loop.type not in _DATASET_LOOPS:
-            continue
-
-        inner = known[loop.get_attr("f").name]
-        start = len(loop.get_attr("Tstate"))
-        end = len(inner.inputs) - len(loop.get_attr("Targuments"))
-        batch = {tensor.op.name for tensor in inner.inputs[start:end]}
-
-        for op in read_traced_ops(inner, sources):
-            is_batch = op.name in batch
-            ops.setdefault(op.name, replace(op, type=ITERATOR) if is_batch else op)
 
     return list(ops.values())
 

@@ -80,8 +80,7 @@ class Captured:
     # before TensorFlow optimised it
     traced: list[TracedGraph] = field(default_factory=list)
     compiled: list[CompiledPlan] = field(default_factory=list)
-    # of compiled functions, before XLA, and of loops over a data set
-    inside: list[Op] = field(default_factory=list)
+    inside: list[Op] = field(default_factory=list)  # of compiled functions, before XLA
 
 
 @dataclass
@@ -195,9 +194,7 @@ def describe_capture(
         environment=_read_environment(),
     )
 
-    inside = [] if function is None else graphs.read_dataset_loops(function)
-
-    return Captured(run, ops or [], traced_graphs, inside=inside)
+    return Captured(run, ops or [], traced_graphs)
 
 
 def _read_environment() -> dict[str, str]:
@@ -448,4 +445,4 @@ def add_compiled_functions(captured: Captured, function: Any, dump: Path) -> Non
             captured.compiled.append((note, plan))
 
     names = [note.function for note, _ in captured.compiled]
-    captured.inside += graphs.read_inner_ops(function, names)
+    captured.inside = graphs.read_inner_ops(function, names)

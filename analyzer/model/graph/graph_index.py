@@ -156,19 +156,16 @@ def _classify(
     return phases
 
 
+# Owners in a training step without Keras: scopes are those of functions, such as ``while/body``.
+NO_LAYERS: Mapping[str, Owner] = {"": ("", "")}
+
+
 class ScopeTable:
     """Name scopes and their owners."""
 
-    def __init__(
-        self, owners: Mapping[str, Owner] | None = None, *, names_layers: bool = True
-    ) -> None:
-        """Take the layer, optimizer, metric or loss of each scope.
-
-        ``names_layers``: whether scopes without owners are those of layers, as in a SavedModel; in a
-        step without Keras they are those of functions, such as ``einsum`` and ``while/body``.
-        """
+    def __init__(self, owners: Mapping[str, Owner] | None = None) -> None:
+        """Take the layer, optimizer, metric or loss of each scope."""
         self.owners = owners or {}
-        self._names_layers = names_layers
         parts = (scope.count("/") + 1 for scope in self.owners)
         self._deepest = min(max(parts, default=0), _DEEPEST)
         self._first_parts = {scope.partition("/")[0] for scope in self.owners}
@@ -199,7 +196,7 @@ class ScopeTable:
 
     def layer_of(self, op_name: str) -> str:
         """Return the op's layer, empty for none; without recorded scopes, Keras' name scope."""
-        if self.owners or not self._names_layers:
+        if self.owners:
             kind, path = self.owner_of(op_name) or ("", "")
             return path if kind == "layer" else ""
 

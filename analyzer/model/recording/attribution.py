@@ -66,7 +66,7 @@ XLA_ROLE = "XLA's buffer: activations, gradients and temporaries in one block"
 
 # Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
 # product into their own scratch memory, do not.
-POOL_THREAD_ROLE = "kernel scratch of a pool thread"
+POOL_THREAD_ROLE = "requested by a pool thread"
 
 # ``RedzoneAllocator`` requests the memory of trials on a card.
 _CARD_SCRATCH_ROLE = "requested outside of an op, such as a trial of an algorithm"

@@ -105,7 +105,6 @@ def attribute(
         _label_by_graph(labels, table, structure, sharing, tensors, infer=infer)
         _label_batches(labels, table, structure)
         _label_pipeline(labels, table, raw, structure, by_python)
-        _label_arguments(labels, table, structure)
 
     if not note.is_captured:
         _label_left(labels, table, len(raw.events))
@@ -384,27 +383,6 @@ def _find_batches(structure: GraphIndex) -> Iterator[tuple[str, TensorSpec]]:
             is_argument = op.type == "_Arg" and len(spec.shape or ()) > 1
             if op.type == ITERATOR or is_argument:
                 yield f"{op.name}:{index}", spec
-
-
-def _label_arguments(
-    labels: Labels,
-    table: pd.DataFrame,
-    structure: GraphIndex,
-) -> None:
-    """Label the tensors that eager ops make before a call of the step's function and free after it."""
-    of_graph = table[table["op"].isin(structure.ops) & table["step"].notna()]
-    births = of_graph.groupby("step")["born"]
-    first = table["step"].map(births.min())
-    last = table["step"].map(births.max())
-
-    # The allocator gets the type of an eager op as its name, such as ``AddV2``.
-    is_eager = table["op"].astype(str).str.fullmatch(r"[A-Z]\w*")
-    is_given = (table["born"] < first) & (last < table["dies"]) & is_eager
-    labels.fill(
-        labels.open_rows() & is_given.fillna(False).to_numpy(bool),
-        Category.INPUT,
-        "step input",
-    )
 
 
 def _label_pipeline(

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf  # noqa: TID253
 
 from analyzer.capture.graph.input_pipeline import list_batch_specs
-from analyzer.capture.graph.plain_graphs import read_dataset_loops
 from analyzer.capture.watch.program_objects import ProgramObjects
 
 ROWS = 300
@@ -31,23 +30,6 @@ def test_a_batch_has_the_shape_that_the_iterator_returns(name):
     dataset = PIPELINES[name]()
     found = [tuple(spec.shape) for spec in list_batch_specs(dataset)]
     assert found == [tuple(tensor.shape) for tensor in next(iter(dataset))]
-
-
-def test_a_loop_inside_a_step_has_the_batch_as_the_result_of_its_iterator():
-    @tf.function
-    def run(dataset):
-        total = tf.constant(0.0)
-        for rows, _ in dataset:
-            total += tf.reduce_sum(tf.nn.relu(rows))
-
-        return total
-
-    data = slices().batch(16, drop_remainder=True)
-    ops = read_dataset_loops(run.get_concrete_function(data))
-    batches = [op for op in ops if op.type == "IteratorGetNext"]
-    assert [op.outputs[0].shape for op in batches] == [(16, 32), (16,)]
-    (relu,) = (op for op in ops if op.type == "Relu")
-    assert relu.inputs == (f"{batches[0].name}:0",)
 
 
 def test_nested_stages_are_counted_and_the_elements_of_a_cache_once():
