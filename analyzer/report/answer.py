@@ -90,6 +90,12 @@ def verdict_line(report: ReportFile) -> str:
     if report.verdict is not None and has_limit(report):
         return report.verdict.headline
 
+    program = report.program
+    if program is not None and program.whole_run and program.ended:
+        return (
+            f"The program ended with {program.ended}, and no call repeated as a step."
+        )
+
     growth, is_known = _describe_growth(report)
 
     return growth if is_known else _largest_categories(report)
@@ -401,15 +407,11 @@ def _card_words(cards: Sequence[CardUse]) -> str:
 
 def _program_details(program: ProgramFigures) -> Iterator[str]:
     """Yield the definition of a step."""
-    end = f"; the program ended with {program.ended}" if program.ended else ""
     if program.whole_run:
-        yield (
-            "No call repeats often enough to be a step, so the whole run counts as "
-            f"one{end}."
-        )
-
+        yield "No call repeats often enough to be a step, so the whole run counts as one."
         return
 
+    end = f"; the program ended with {program.ended}" if program.ended else ""
     where = f" ({program.where})" if program.where else ""
     yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
 
