@@ -41,6 +41,7 @@ from analyzer.model.recording.records import (
     Step,
     conform,
 )
+from analyzer.model.recording.timeline import running_sum
 from analyzer.tracing.derive.op_names import find_optimizer
 from analyzer.tracing.parse.buffer_plan import (
     ARGUMENTS,
@@ -371,12 +372,10 @@ def find_fullest(own: pd.DataFrame, count: int, rows: Sequence[int]) -> np.ndarr
     XLA runs a module while other ops request memory. Its values are shown where they matter most.
     ``count``: number of events.
     """
-    sizes = own["requested_bytes"].to_numpy(np.int64)
-    changes = np.zeros(count + 1, np.int64)
-    np.add.at(changes, np.maximum(own["born"], 0), sizes)
-    np.add.at(changes, np.minimum(own["dies"], count), -sizes)
-    in_use = changes.cumsum()
-    lives = zip(own["born"].loc[rows], own["dies"].loc[rows], strict=True)
+    names = ("born", "dies", "requested_bytes")
+    born, dies, sizes = (own[name].to_numpy() for name in names)
+    in_use = running_sum(born, dies, sizes, count)[1:]
+    lives = own.loc[rows, ["born", "dies"]].to_numpy()
 
     return np.array(
         [first + in_use[first:end].argmax() for first, end in lives], np.int64
