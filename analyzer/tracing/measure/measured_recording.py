@@ -166,7 +166,7 @@ def measure(
     structure = index_note_graph(note)
 
     own = table[table["allocator"] == main]
-    is_lacking = structure is None or _lacks_ops(own, structure, steps)
+    is_lacking = structure is None or lacks_ops(own, structure, steps)
 
     if is_lacking and not is_tpu(main):
         table, structure = derive_graph(table, raw, steps, note)
@@ -220,7 +220,7 @@ def measure(
     )
 
 
-def _lacks_ops(
+def lacks_ops(
     table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step]
 ) -> bool:
     """Say whether the peak of the steps holds tensors of other functions than the recorded one.
