@@ -240,11 +240,9 @@ def _highest_place(report: ReportFile) -> str:
         least = format_bytes(need.without_trials_bytes + beside_bytes)
         end += f"; without them it needs {least}"
 
-    if need is not None and not _is_own_peak(need):  # the parts have the phase
+    # The parts of a need have the phase.
+    if place.startswith("step") or (need is not None and not _is_own_peak(need)):
         return end
-
-    if place.startswith("step"):
-        place = f"in {place}" if report.program is None else f"in traced {place}"
 
     return f", reached {place}{end}"
 

@@ -101,11 +101,9 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     peak = analysis.peak.requested_bytes
 
     batch = find_batch(analysis)
-    grows = _freed_by_half(analysis, alive, batch) > 0
-    growing = _sum_of(alive[grows])
-    unknown = _sum_of(
-        alive[(alive["shape"] == "") & ~grows & (alive["variable"] == "")]
-    )
+    growing = _sum_of(alive[_freed_by_half(analysis, alive, batch) > 0])
+    is_temporary = alive["category"] == Category.TEMPORARY.value
+    unknown = _sum_of(alive[is_temporary & (alive["shape"] == "")])
 
     rows = analysis.rows
     is_own = rows["born"].between(analysis.first, analysis.last)
@@ -121,7 +119,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         severity=analysis.rate(saves),
         title=f"{format_bytes(growing)} of tensors grow with the batch size "
         f"({growing / peak:.0%} of the peak)",
-        detail=f"{format_bytes(unknown)} of unknown shape are not counted."
+        detail=f"{format_bytes(unknown)} of temporaries of unknown shape are not counted."
         if unknown > LOW * peak
         else "",
         saves_bytes=saves,
