@@ -51,8 +51,6 @@ Instants = npt.NDArray[np.int64]
 # Categories that are alive in all steps by design.
 PERSISTENT = frozenset({"parameter", "optimizer_state", "constant", "input"})
 
-_FEW_STEPS = 4  # below this number, the last step is the steady one
-
 _SAME_RATIO = 0.99  # peaks of steps that differ less count as equal
 
 _LEAST_RATIO = 0.05
@@ -173,36 +171,32 @@ def analyse(recording: Recording) -> Analysis:
 
 
 def _steady_step(recording: Recording, line: Timeline) -> Step | None:
-    """Return the steady step: with few steps the last one, with many the last one of a typical peak.
+    """Return the last step with about the highest requested peak, without the first step.
 
-    Steps that try algorithms, such as one with a smaller last batch, count only if all others do. Of a
-    program's own steps, which may differ, it is the last one with about the highest requested peak.
-    None without steps, or if the peak lies between them.
+    Steps that try algorithms, such as one with a smaller last batch, count only if all others do. A
+    program's first traced step follows others. None without steps, or if the peak lies between them.
     """
     steps = [step for step in recording.steps if step.last >= step.first]
-    found = {step: find_peak(line, step.first, step.last) for step in steps}
-    peaks = {step: peak.allocated_bytes for step, peak in found.items()}
+    steady = steps or list(recording.steps)
 
-    if recording.watch is not None and steps and not recording.error:
-        least = _SAME_RATIO * max(found[step].requested_bytes for step in steps)
-        return next(
-            one for one in reversed(steps) if found[one].requested_bytes >= least
-        )
+    if recording.watch is None or recording.error:
+        if _is_peak_between(steps, line):
+            return None
 
-    if _is_peak_between(steps, line):
-        return None
+        table = recording.allocations
+        trying = set(table.loc[table["role"] == TRIAL_ROLE, "step"].dropna())
+        steady = [step for step in steady if step.index not in trying] or steady
+        if not steps or recording.error:
+            return steady[-1] if steady else None
 
-    table = recording.allocations
-    chosen = steps or recording.steps
-    is_trial = (table["role"] == TRIAL_ROLE).to_numpy(dtype=bool)
-    trying = set(table.loc[is_trial, "step"].dropna())
-    steady = [step for step in chosen if step.index not in trying] or chosen
-    if len(steady) < _FEW_STEPS or not steps or recording.error:
-        return steady[-1] if steady else None
+        steady = steady[1:] or steady
 
-    typical = sorted(peaks[step] for step in steady)[len(steady) // 2]
+    peaks = {
+        one: find_peak(line, one.first, one.last).requested_bytes for one in steady
+    }
+    least = _SAME_RATIO * max(peaks.values(), default=0)
 
-    return next(step for step in reversed(steady) if peaks[step] == typical)
+    return next((one for one in reversed(steady) if peaks[one] >= least), None)
 
 
 def _is_peak_between(steps: Sequence[Step], line: Timeline) -> bool:

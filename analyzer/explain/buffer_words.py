@@ -13,7 +13,7 @@ from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import BufferRow
 from analyzer.model.contract.run_note import HeldTensors
 from analyzer.model.graph.buffer_sharing import find_copies_of_inputs
-from analyzer.model.graph.graph_index import PASSING_ROLES
+from analyzer.model.graph.graph_index import PASSING_ROLES, Phase
 from analyzer.model.recording.records import Recording, Step
 
 _Row = TypeVar("_Row", bound=BufferRow)
@@ -24,6 +24,7 @@ _WITHOUT_READER = {
     Category.GRADIENT.value: "gradient of a variable, until the update",
 }
 
+_PUSH = "TensorListPushBack"
 _OPS = 10  # rows of evidence
 
 _TEXT_COLUMNS = (
@@ -69,7 +70,13 @@ def with_uses(
             uses.append(tuple(NO_USE.values()))
             continue
 
-        last = max(names, key=lambda name: (ends.get(name, -1), order[name]))
+        def use_order(name: str) -> tuple[bool, bool, int, int]:
+            """Order by the pass; a list of a loop keeps the values of earlier trips."""
+            is_forward = structure.phases[name] is Phase.FORWARD
+            is_push = structure.ops[name].type == _PUSH
+            return not is_forward, is_push, ends.get(name, -1), order[name]
+
+        last = max(names, key=use_order)
         kind = structure.ops[last].type
 
         uses.append((last, kind, copies.get(tensor, "")))
@@ -174,16 +181,10 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
         return "a variable, in all steps"
 
     if category == Category.INPUT:
-        is_batch = role.startswith("batch")
-        if int(row["dies"]) >= end and (is_batch or pd.isna(row["step"])):
-            owner = "the data pipeline" if is_batch else "the program"
-            return f"an input that {owner} holds"
-
-        if is_batch:
-            held = "held by the program or its pipeline"
-            return (
-                f"a batch, until {reader} in its step" if reader else f"a batch, {held}"
-            )
+        if role.startswith("batch"):
+            return "a batch of the data set"
+        if int(row["dies"]) >= end and pd.isna(row["step"]):
+            return "an input that the program holds"
 
         return "an input, until its step returns"
 
@@ -199,6 +200,9 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
             return "gradient of an earlier step, which the program holds"
 
         return unsaid if role in ("", category) else role
+
+    if row["waits_for_type"] == _PUSH:
+        return "kept in a list of its loop"
 
     is_passing_on = role in PASSING_ROLES or role == category  # as of inference
     is_kept = category == Category.ACTIVATION and not is_passing_on

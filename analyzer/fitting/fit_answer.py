@@ -82,9 +82,7 @@ class FitAnswer(ReportRecord, frozen=True, kw_only=True):
     # the smallest larger size that does not; None if none was found
     failing: int | None = None
     safe: int  # its upper bound of the need fits what the largest size took
-    # the need as a straight line in the batch size; None if it is not
-    fixed_bytes: int | None = None
-    bytes_per_example: int | None = None
+    bytes_per_example: int | None = None  # between the two largest sizes that fit
     wanted: int | None = None  # a size that the user asked about
     wanted_fits: bool | None = None
     points: tuple[SizePoint, ...] = ()  # by size

@@ -110,10 +110,9 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
             "leaves 3 % of them."
         )
 
-    if answer.fixed_bytes is not None and answer.bytes_per_example is not None:
-        fixed = format_bytes(answer.fixed_bytes + answer.beside_pool_bytes)
+    if answer.bytes_per_example is not None:
         each = format_bytes(answer.bytes_per_example)
-        yield f"The step needs about {fixed} plus {each} per example of the batch."
+        yield f"Near that size, an example of the batch needs about {each}."
 
     noun = answer.noun.capitalize()
 

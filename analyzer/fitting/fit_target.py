@@ -168,7 +168,6 @@ def describe_sizes(
 
     step = facts.step
     is_batch = not question.varied
-    fixed_bytes, bytes_per_example = search.fit_line() if is_batch else (None, None)
     wanted = question.wanted
 
     return FitAnswer(
@@ -191,8 +190,7 @@ def describe_sizes(
         largest=largest,
         failing=search.failing,
         safe=find_safe_size(search, limit.range.low, largest),
-        fixed_bytes=fixed_bytes,
-        bytes_per_example=bytes_per_example,
+        bytes_per_example=search.slope() if is_batch else None,
         wanted=wanted,
         wanted_fits=None if wanted is None else wanted <= largest,
         points=tuple(search.points[size] for size in sorted(search.points)),

@@ -173,21 +173,15 @@ class SizeSearch:
 
         return True
 
-    def fit_line(self) -> tuple[int | None, int | None]:
-        """Return the fixed bytes and the bytes per example; None if the need is not a line."""
+    def slope(self) -> int | None:
+        """Return the bytes per example between the two largest sizes that fit; None if unknown."""
         points = self.points.values()
         needs = sorted((one.size, one.need_bytes or 0) for one in points if one.fits)
         if len(needs) < 2:
-            return None, None
+            return None
 
         (before, before_bytes), (last, last_bytes) = needs[-2:]
-        slope = (last_bytes - before_bytes) / (last - before)
-        fixed = last_bytes - slope * last
-
-        if slope < 1 or fixed < 0.95 * self.fixed_bytes:
-            return None, None
-
-        return round(fixed), round(slope)
+        return max(round((last_bytes - before_bytes) / (last - before)), 0) or None
 
 
 class CardSearch(SizeSearch):

@@ -45,7 +45,8 @@ def suggest_next(report: ReportFile) -> str:
 
     script, *arguments = target.text.split(" -- ", 1)
     if target.kind == TargetKind.SCRIPT and script.endswith(".py"):
-        if report.device.kind == "gpu":
+        has_failed = report.program is not None and bool(report.program.ended)
+        if report.device.kind == "gpu" or has_failed:
             return ""
 
         command = shlex.join(("analyze", "trace", script, "--gpu", "t4"))

@@ -90,6 +90,12 @@ def verdict_line(report: ReportFile) -> str:
     if report.verdict is not None and has_limit(report):
         return report.verdict.headline
 
+    program = report.program
+    if program is not None and program.whole_run and program.ended:
+        return (
+            f"The program ended with {program.ended}, and no call repeated as a step."
+        )
+
     growth, is_known = _describe_growth(report)
 
     return growth if is_known else _largest_categories(report)
@@ -117,7 +123,6 @@ def _describe_growth(report: ReportFile) -> tuple[str, bool]:
 
     device = program.device
     steps = f"{program.steps:,} steps"
-    most = format_bytes(round(max(device.high_bytes, 0)))
 
     if device.trend == "fills":
         return "No leak: memory rises only while a container with a bound fills.", True
@@ -126,13 +131,10 @@ def _describe_growth(report: ReportFile) -> tuple[str, bool]:
         return f"No leak in {steps}: memory in use does not grow.", True
 
     is_bounded = is_flat or device.low_bytes <= 0 < device.high_bytes
-    if not is_bounded or not device.level_bytes:
-        return f"Cannot tell if memory grows: {steps} are too few.", False
+    if is_bounded and device.level_bytes:
+        return f"No sign of a leak in {steps}.", is_flat
 
-    return (
-        f"No sign of a leak in {steps}: any growth of memory in use is below {most} a step.",
-        is_flat,
-    )
+    return f"Cannot tell if memory grows: {steps} are too few.", False
 
 
 def _largest_categories(report: ReportFile) -> str:
@@ -238,11 +240,9 @@ def _highest_place(report: ReportFile) -> str:
         least = format_bytes(need.without_trials_bytes + beside_bytes)
         end += f"; without them it needs {least}"
 
-    if need is not None and not _is_own_peak(need):  # the parts have the phase
+    # The parts of a need have the phase.
+    if place.startswith("step") or (need is not None and not _is_own_peak(need)):
         return end
-
-    if place.startswith("step"):
-        place = f"in {place}" if report.program is None else f"in traced {place}"
 
     return f", reached {place}{end}"
 
@@ -356,19 +356,13 @@ def list_details(report: ReportFile) -> Iterator[str]:
 
 
 def _place_words(report: ReportFile) -> str:
-    """Return the peaks, and the step, op, layer and line of the requested one."""
+    """Return the peaks, and the phase, op, layer and line of the requested one."""
     peak = report.peak
-    program = report.program
     subject = "The peak"
     place = f" by {_shorten(peak.op)}" if peak.op else ""
 
-    if peak.step is not None and not (program is not None and program.whole_run):
-        numbers = {one.index: one.number for one in report.steps}
-        number = numbers.get(peak.step)
-        name = peak.step if number is None else number
-        kind = "step" if program is None else "traced step"
-        subject += f" of {kind} {name}"
-    elif program is None and report.steps and report.peak_ever is not None:
+    is_outside = peak.step is None and report.program is None and bool(report.steps)
+    if is_outside and report.peak_ever is not None:
         subject += f", {report.peak_ever.phase},"
 
     layer = f"layer {peak.layer}" if peak.layer else ""
@@ -411,15 +405,11 @@ def _card_words(cards: Sequence[CardUse]) -> str:
 
 def _program_details(program: ProgramFigures) -> Iterator[str]:
     """Yield the definition of a step."""
-    end = f"; the program ended with {program.ended}" if program.ended else ""
     if program.whole_run:
-        yield (
-            "No call repeats often enough to be a step, so the whole run counts as "
-            f"one{end}."
-        )
-
+        yield "No call repeats often enough to be a step, so the whole run counts as one."
         return
 
+    end = f"; the program ended with {program.ended}" if program.ended else ""
     where = f" ({program.where})" if program.where else ""
     yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
 

@@ -8,7 +8,6 @@ from typing import cast
 from analyzer.model.contract.report_file import (
     HostRow,
     ReportFile,
-    StepPeak,
     TensorAtPeak,
 )
 from analyzer.model.units import format_bytes
@@ -40,12 +39,10 @@ from analyzer.report.render.sections import (
 ROWS = 12  # of a table in the terminal
 
 _HOST_ROWS = 10
-_SHOWN_STEPS = 6
 _OWNERS = 4  # groups of tensors on the first screen
 _NOTICES = 2  # before the figures; the others are details
 LEAST_PARTS = 100  # a smaller part of the peak is not shown
 _LEAST_REST = 1000  # nor a smaller sum of the other categories
-_SIZES = (TableColumn("requested", "bytes"), TableColumn("allocated", "bytes"))
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -117,8 +114,6 @@ def _details(report: ReportFile, shown: int) -> Iterator[Section]:
     ]
     parts = [Section("Figures", tuple(sentences))]
 
-    parts.extend(steps_sections(report, _SHOWN_STEPS))
-
     parts.append(tensors_section(report, ROWS, skipped=shown))
 
     parts.extend(layer_sections(report, ROWS))
@@ -170,40 +165,6 @@ def _categories_section(report: ReportFile) -> Section:
         rows.append(("Others", rest, rest / total, ""))
 
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
-
-
-def steps_sections(report: ReportFile, most: int) -> Iterator[Section]:
-    """Yield the peak of each step if one differs; the first and last ones if more than ``most``."""
-    steps = report.steps
-    shown = list(range(len(steps)))
-    peak = report.peak.requested_bytes
-    largest = max((abs(step.requested_bytes - peak) for step in steps), default=0)
-    if len(steps) < 2 or largest * LEAST_PARTS < peak:
-        return
-
-    if len(steps) > most:
-        half = most // 2
-        highest = max(shown, key=lambda place: steps[place].requested_bytes)
-        shown = sorted({*shown[:half], highest, *shown[-half:]})
-
-    rows: list[tuple[CellValue, ...]] = []
-
-    for place in shown:
-        step = steps[place]
-        number = step.index if step.number is None else step.number
-        rows.append((number, *_size_cells(step, f"steps.{place}")))
-
-    columns = (TableColumn("step", "number"), *_SIZES)
-    kind = "step" if report.program is None else "traced step"
-
-    yield Section(f"Peak of each {kind}", (Table(columns, tuple(rows)),))
-
-
-def _size_cells(row: StepPeak | HostRow, place: str) -> tuple[Cell, Cell]:
-    return (
-        Cell(row.requested_bytes, path=f"{place}.requested_bytes"),
-        Cell(row.allocated_bytes, path=f"{place}.allocated_bytes"),
-    )
 
 
 def tensors_section(report: ReportFile, most: int, *, skipped: int = 0) -> Section:
@@ -306,7 +267,8 @@ def hosts_section(hosts: Sequence[HostRow], most: int) -> Section:
     for place, row in enumerate(hosts[:most]):
         words = "incomplete trace" if row.damaged else ""
         words = f"not read: {row.failed}" if row.failed else words
-        sizes = _size_cells(row, f"hosts.{place}")
+        names = ("requested_bytes", "allocated_bytes")
+        sizes = [Cell(getattr(row, one), path=f"hosts.{place}.{one}") for one in names]
         rows.append((row.host, row.allocator, *sizes, Cell(words, "warning")))
 
     left = max(len(hosts) - most, 0)

@@ -24,10 +24,10 @@ from analyzer.capture.run.source_frames import find_user_line
 from analyzer.capture.run.step_capture import (
     Captured,
     Capturing,
+    add_compiled_functions,
     classify_failure,
     describe_capture,
     describe_failure,
-    read_compiled_functions,
 )
 from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.host_setup import collect_setup_values
@@ -133,9 +133,7 @@ def run_steps(
     with pause_collector():
         captured = describe_capture(state, partitions)
         if dump is not None and state.function is not None:
-            captured.compiled, captured.inside = read_compiled_functions(
-                state.function, dump
-            )
+            add_compiled_functions(captured, state.function, dump)
 
     return captured
 

@@ -272,12 +272,11 @@ def _describe_step(
 
 
 def name_optimizer(optimizers: Sequence[Any]) -> str:
-    """Return the class of the first optimizer, inside a ``LossScaleOptimizer``; "" without any."""
-    if not optimizers:
-        return ""
+    """Return the class of the optimizers, inside a ``LossScaleOptimizer``; "" for none or several."""
+    inner = (getattr(one, "inner_optimizer", one) for one in optimizers)
+    names = {type(one).__name__ for one in inner}
 
-    inner = getattr(optimizers[0], "inner_optimizer", optimizers[0])
-    return type(inner).__name__
+    return names.pop() if len(names) == 1 else ""
 
 
 def _check_accumulation(program: Program, steps: int) -> list[str]:
@@ -440,17 +439,14 @@ def note_threads() -> ThreadsNote:
     return ThreadsNote(inter_op=count or count_cores())
 
 
-def read_compiled_functions(
-    function: Any, dump: Path
-) -> tuple[list[CompiledPlan], list[Op]]:
-    """Return the functions of a step that ran and that XLA compiled, from its dump; and their ops."""
+def add_compiled_functions(captured: Captured, function: Any, dump: Path) -> None:
+    """Add the functions of a step that ran and that XLA compiled, from its dump; and their ops."""
     callers: dict[str, list[str]] = {}
     if function.function_def.attr["_XlaMustCompile"].b:
         own = graphs.decode_name(function.name)
         callers[own] = [own]
 
     callers |= graphs.find_compiled_calls(function.graph)
-    compiled = []
     for name, ops in callers.items():
         plan, platform, compilations = read_dumped_plan(dump, name)
         if plan:
@@ -461,8 +457,7 @@ def read_compiled_functions(
                 compilations=compilations,
             )
 
-            compiled.append((note, plan))
+            captured.compiled.append((note, plan))
 
-    names = [note.function for note, _ in compiled]
-
-    return compiled, graphs.read_inner_ops(function, names)
+    names = [note.function for note, _ in captured.compiled]
+    captured.inside = graphs.read_inner_ops(function, names)

@@ -24,7 +24,11 @@ from analyzer.capture.targets.keras_api import (
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import SMALL_ELEMENTS
-from analyzer.model.contract.run_note import VariableNote
+from analyzer.model.contract.run_note import (
+    STATE_ROLE,
+    TRAINABLE_ROLE,
+    VariableNote,
+)
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 # Ops that access parts of a variable. They switch it to copy-on-read, and each later read copies all
@@ -230,11 +234,11 @@ class StepVariables:
                 self._add(used, Category.PARAMETER)
 
         for variable in variables:
-            # A plain tf.Variable. The attribution names it by its shape.
+            # A plain tf.Variable. The attribution names it by its shape and its users.
             if variable.trainable:
-                self._add([variable], Category.PARAMETER)
+                self._add([variable], Category.PARAMETER, TRAINABLE_ROLE)
             else:
-                self._add([variable], Category.CONSTANT, "state")
+                self._add([variable], Category.CONSTANT, STATE_ROLE)
 
 
 def get_raw_variable(variable: Any) -> Any:

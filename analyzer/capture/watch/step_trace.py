@@ -21,8 +21,8 @@ from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.step_capture import (
     Captured,
     Capturing,
+    add_compiled_functions,
     describe_capture,
-    read_compiled_functions,
 )
 from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.step_program import Program
@@ -348,9 +348,7 @@ class StepTrace:
         )
 
         if self._dump is not None and function is not None:
-            self.captured.compiled, self.captured.inside = read_compiled_functions(
-                function, self._dump
-            )
+            add_compiled_functions(self.captured, function, self._dump)
 
     def write(self, note: WatchNote) -> None:
         """Write the note and the graph into the run folder."""

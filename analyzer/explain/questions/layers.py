@@ -28,7 +28,7 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     graph = tensors.graph
     kernels = alive[alive["variable"] != ""].nlargest(1, "requested_bytes")
 
-    for kernel in kernels.to_dict("records"):
+    for kernel in kernels[kernels["layer"] != ""].to_dict("records"):
         same = analysis.of_size(kernel["requested_bytes"])
         at_peak = analysis.at_peak(same)
         ops = [op for op, layer in graph.layers.items() if layer == kernel["layer"]]

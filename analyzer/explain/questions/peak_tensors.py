@@ -102,6 +102,8 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
 
     batch = find_batch(analysis)
     growing = _sum_of(alive[_freed_by_half(analysis, alive, batch) > 0])
+    is_temporary = alive["category"] == Category.TEMPORARY.value
+    unknown = _sum_of(alive[is_temporary & (alive["shape"] == "")])
 
     rows = analysis.rows
     is_own = rows["born"].between(analysis.first, analysis.last)
@@ -117,7 +119,9 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         severity=analysis.rate(saves),
         title=f"{format_bytes(growing)} of tensors grow with the batch size "
         f"({growing / peak:.0%} of the peak)",
-        detail="",
+        detail=f"{format_bytes(unknown)} of temporaries of unknown shape are not counted."
+        if unknown > LOW * peak
+        else "",
         saves_bytes=saves,
     )
 
@@ -246,7 +250,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         return
 
     ops = graph.ops.values()
-    gathers = {graph.layers[op.name] for op in ops if op.type in _GATHERS}
+    gathers = {graph.layers[op.name] for op in ops if op.type in _GATHERS} - {""}
     is_table = rows["layer"].isin(gathers) & (rows["variable"] != "")
     tables = rows[is_table & (rows["category"] == Category.PARAMETER.value)]
     is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))

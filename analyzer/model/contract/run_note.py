@@ -236,6 +236,10 @@ class VariableNote:
         return tensor_bytes(self.dtype, self.shape)
 
 
+# Roles of plain variables, which no Keras object holds; the graph decides what they are.
+STATE_ROLE = "state"
+TRAINABLE_ROLE = "trainable"
+
 # Index of the step on a simulated card in which unknown conditions are taken to be true.
 STEP_WITH_ALL = 1
 

@@ -2,9 +2,10 @@
 
 Phases are found in the traced graph, before TensorFlow optimises it. A *backward* op is in a name
 scope of the gradient tape, or consumes the output of a backward op and leads to a gradient of a
-parameter (a custom gradient). An *update* op is in an optimizer's name scope, or consumes gradients
-and leads to none. All others are *forward*; in a called function they get the caller's phase. Each layer
-records the scope that it opens: ``resnet50_1/conv1_conv_1`` belongs to the layer ``conv1_conv``.
+parameter (a custom gradient). An *update* op is in an optimizer's name scope, consumes gradients and
+leads to none, or follows the last gradient. All others are *forward*; in a called function they get the
+caller's phase. Each layer records the scope that it opens: ``resnet50_1/conv1_conv_1`` belongs to the
+layer ``conv1_conv``.
 
 A *gradient* is the gradient of a variable or of an activation: a result of the backward pass that
 depends on the gradient with which the tape starts, and that another op reads. An *activation* is a
@@ -135,12 +136,28 @@ def _classify(
     phases |= dict.fromkeys(filter(scopes.is_optimizer, producers), Phase.UPDATE)
     phases |= dict.fromkeys(backward, Phase.BACKWARD)
 
-    # Only the update reads these, such as the decayed momentum.
-    for name in reversed(producers):
-        if {phases.get(user) for user in consumers[name]} == {Phase.UPDATE}:
+    order = list(producers)
+    start = next((at for at, name in enumerate(order) if name in backward), len(order))
+    end = max(
+        (at for at, name in enumerate(order) if name in makers), default=len(order)
+    )
+
+    for at in reversed(range(len(order))):
+        name = order[at]
+        users = {phases.get(user) for user in consumers[name]}
+
+        # Only the update reads these, such as the decayed momentum, or no gradient needs them.
+        if users == {Phase.UPDATE} or (at > end and name not in before):
             phases.setdefault(name, Phase.UPDATE)
+        # A custom gradient (``tf.nn.silu``) computes values again outside the tape's scope.
+        elif at > start and users and users <= {Phase.BACKWARD, Phase.UPDATE}:
+            phases.setdefault(name, Phase.BACKWARD)
 
     return phases
+
+
+# Owners in a training step without Keras: scopes are those of functions, such as ``while/body``.
+NO_LAYERS: Mapping[str, Owner] = {"": ("", "")}
 
 
 class ScopeTable:

@@ -71,7 +71,7 @@ XLA_ROLE = "XLA's buffer: activations, gradients and temporaries in one block"
 
 # Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
 # product into their own scratch memory, do not.
-POOL_THREAD_ROLE = "kernel scratch of a pool thread"
+POOL_THREAD_ROLE = "requested by a pool thread"
 
 # ``RedzoneAllocator`` requests the memory of trials on a card.
 _CARD_SCRATCH_ROLE = "requested outside of an op, such as a trial of an algorithm"
@@ -549,9 +549,12 @@ class Lifetimes:
 
 
 def _is_folded(allocations: pd.DataFrame) -> Mask:
-    """Return which buffers are computed or copied when a function is instantiated, before it runs."""
+    """Return which buffers are computed or copied when a function is instantiated, before it runs.
+
+    An eager op, which has no run either, has its type as name, such as ``AddV2``.
+    """
     op = allocations["op"]
-    before_run = op.str.contains("/", regex=False) & (allocations["run_id"] == 0)
+    before_run = op.str.match("[a-z]|.*/") & (allocations["run_id"] == 0)
     found: Mask = (op.str.contains(FOLDED) | before_run).to_numpy()
 
     return found

@@ -10,9 +10,9 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import Op, TensorSpec, split_tensor
-from analyzer.model.contract.run_note import RunFile
+from analyzer.model.contract.run_note import STATE_ROLE, TRAINABLE_ROLE, RunFile
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
-from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.graph.graph_index import GraphIndex, Phase
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -142,48 +142,43 @@ _READS = ("ReadVariableOp", "ResourceGather")
 def find_roles_of_state(
     note: RunFile, structure: GraphIndex | None
 ) -> dict[int, tuple[str, str]]:
-    """Return category and role of the note's plain state variables, by their index in it.
+    """Return category and role of the note's plain variables, by their index in it.
 
-    A variable to which the graph adds gradients is their sum. Others with the shape of a parameter are
-    moving averages or momentum.
+    A variable to which the graph adds gradients is their sum. One that only the update uses, or one with
+    the shape of a parameter that is not trainable, is a moving average or momentum.
     """
     parameter = Category.PARAMETER.value
+    state = (Category.OPTIMIZER_STATE.value, "state with a parameter's shape")
     shapes = {one.shape for one in note.variables if one.category == parameter}
-    sums = set() if structure is None else _find_sums_of_gradients(note, structure)
+    handles = {}
+    trains = False
+
+    if structure is not None:
+        ops = structure.ops.values()
+        handles = {op.attrs.get("index"): op.name for op in ops if op.type == "_Arg"}
+        trains = Phase.BACKWARD in structure.phases.values()
+
     roles = {}
 
     for number, variable in enumerate(note.variables):
-        if variable.role != "state":
+        if variable.role not in (STATE_ROLE, TRAINABLE_ROLE):
             continue
 
-        if number in sums:
+        handle = handles.get(variable.argument)
+        users = _find_users(structure, handle) if structure and handle else []
+        phases = {structure.phases[op.name] for op in users} if structure else set()
+
+        if variable.role == TRAINABLE_ROLE:
+            is_updated = trains and phases == {Phase.UPDATE}
+            roles[number] = state if is_updated else (parameter, "")
+        elif structure and any(_accumulates(structure, op, users) for op in users):
             roles[number] = (Category.GRADIENT.value, "gradient accumulator")
-        elif variable.shape == ():
-            continue
-        elif variable.shape in shapes:
-            state = Category.OPTIMIZER_STATE.value
-            roles[number] = (state, "state with a parameter's shape")
-        else:
+        elif variable.shape in shapes - {()}:
+            roles[number] = state
+        elif variable.shape != ():
             roles[number] = (parameter, "not trainable")
 
     return roles
-
-
-def _find_sums_of_gradients(note: RunFile, structure: GraphIndex) -> set[int]:
-    """Return the indices of the variables to which an op of the graph adds gradients."""
-    ops = structure.ops.values()
-    handles = {op.attrs.get("index"): op.name for op in ops if op.type == "_Arg"}
-    found = set()
-    for number, variable in enumerate(note.variables):
-        handle = handles.get(variable.argument)
-        if variable.role != "state" or handle is None:
-            continue
-
-        users = _find_users(structure, handle)
-        if any(_accumulates(structure, op, users) for op in users):
-            found.add(number)
-
-    return found
 
 
 def _find_users(structure: GraphIndex, handle: str) -> list[Op]:

@@ -11,8 +11,6 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-
 from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report_file import DiffFile, ProgramFigures, ReportFile
 from analyzer.model.recording.records import Recording
@@ -106,7 +104,6 @@ _FEWEST = 3  # readings in a chart
 STATIC_ROWS = 25
 
 _TENSORS = 5  # groups of equal tensors
-_STEPS = 40  # rows of the table of steps
 _ALL_HOSTS = 10_000  # rows
 
 
@@ -154,7 +151,6 @@ def render(
         categories=CATEGORY_LABELS,
         comparison=comparison,
         hosts=hosts and report_sections.hosts_section(hosts, _ALL_HOSTS),
-        steps=next(report_sections.steps_sections(report, _STEPS), None),
         static=static,
         steps_chart=steps_chart(report.program),
         packed=pack(header, columns),
@@ -180,28 +176,22 @@ def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> 
 
 
 def steps_chart(program: ProgramFigures | None) -> tuple[str, str] | None:
-    """Return caption and points of a chart of the device's allocator; None with too few readings.
+    """Return the most bytes and the points of a chart of the allocator; None with too few readings.
 
     A point is a pair of shares of the width and the height, from the upper left corner.
     """
-    if program is None or len(program.readings) < _FEWEST:
+    readings = () if program is None else program.readings
+    if len(readings) < _FEWEST:
         return None
 
-    steps = np.array([one.step for one in program.readings])
-    sizes = np.array([one.in_use_bytes for one in program.readings])
-    first, end = steps[0], steps[-1]
-
-    high, last = (format_bytes(int(size)) for size in (sizes.max(), sizes[-1]))
-    caption = (
-        f"In use in TensorFlow's allocator after steps {first:,} to {end:,}: at most "
-        f"{high}, last {last}"
+    high = max(1, *(one.in_use_bytes for one in readings))
+    first, end = readings[0].step, readings[-1].step
+    places = (
+        f"{(one.step - first) / (end - first):.4f},{1 - one.in_use_bytes / high:.4f}"
+        for one in readings
     )
 
-    along = (steps - first) / max(end - first, 1)
-    down = 1 - sizes / max(sizes.max(), 1)
-    places = (f"{x:.4f},{y:.4f}" for x, y in zip(along, down, strict=True))
-
-    return caption, " ".join(places)
+    return format_bytes(high), " ".join(places)
 
 
 @cache

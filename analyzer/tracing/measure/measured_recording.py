@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from msgspec import structs
 
@@ -33,6 +34,7 @@ from analyzer.model.recording.timeline import (
     find_peaks,
     find_steps_of_births,
     is_tpu,
+    running_sum,
 )
 from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
@@ -85,6 +87,9 @@ from analyzer.tracing.xla.trace_modules import (
 
 _TEXTS = read_table("tracing/measure/trace_texts.toml", dict[str, str])
 _MOST_NAMED = 3  # ops in a warning
+
+# Of the peak: a graph without these tensors does not explain it.
+_UNKNOWN_RATIO = 0.1
 
 # A program with fewer may return them all.
 _LEAST_ACTIVATIONS = 3
@@ -159,7 +164,10 @@ def measure(
     raw, table, steps, integrity = _pair_and_cut(raw, note, main)
     structure = index_note_graph(note)
 
-    if structure is None and not is_tpu(main):
+    own = table[table["allocator"] == main]
+    is_lacking = structure is None or lacks_ops(own, structure, steps)
+
+    if is_lacking and not is_tpu(main):
         table, structure = derive_graph(table, raw, steps, note)
 
     plans = find_plans(note, structure) if note.is_captured else read_modules(raw)
@@ -209,6 +217,29 @@ def measure(
         sharing=sharing,
         op_runs=raw.op_runs,
     )
+
+
+def lacks_ops(
+    table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step]
+) -> bool:
+    """Say whether the peak of the steps holds tensors of other functions than the recorded one.
+
+    A program may call several, and a data set has its own.
+    """
+    first, end = (steps[0].first, steps[-1].last + 1) if steps else (0, 0)
+    if end <= first:
+        return False
+
+    names = ("born", "dies", "requested_bytes")
+    born, dies, sizes = (table[name].to_numpy() for name in names)
+    in_use = running_sum(np.minimum(born, end), np.minimum(dies, end), sizes, end)
+    peak = first + int(in_use[first + 1 :].argmax())
+
+    is_scoped = table["op"].str.contains("/", regex=False) & table["step"].notna()
+    is_unknown = is_scoped & ~table["op"].isin(list(structure.ops))
+    alive = (born <= peak) & (peak < dies)
+
+    return bool(sizes[alive & is_unknown].sum() > _UNKNOWN_RATIO * sizes[alive].sum())
 
 
 def _pair_and_cut(

@@ -52,7 +52,7 @@ from analyzer.model.recording.timeline import HOST_ALLOCATORS, is_tpu
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
 from analyzer.tracing.parse.event_columns import STACK
-from analyzer.tracing.parse.run_folder import RunNote
+from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
 
 _PHASES = {"backward": 1, "update": 2}
@@ -105,7 +105,6 @@ def attribute(
         _label_by_graph(labels, table, structure, sharing, tensors, infer=infer)
         _label_batches(labels, table, structure)
         _label_pipeline(labels, table, raw, structure, by_python)
-        _label_arguments(labels, table, structure)
 
     if not note.is_captured:
         _label_left(labels, table, len(raw.events))
@@ -210,7 +209,11 @@ def _label_noted(
     """Label the variables and the inputs of a note."""
     moments = find_instants(raw, "snapshot")
 
-    roles = find_roles_of_state(note, structure)
+    # A derived graph has no reads of variables.
+    is_derived = structure is not None and bool(structure.evidence)
+    roles = find_roles_of_state(
+        note, index_note_graph(note) if is_derived else structure
+    )
     label_variables(labels, note, find_holdings(table, note, moments), roles)
     index = AddressIndex(table)
     start = moments[0] if moments else -1
@@ -378,32 +381,12 @@ def _label_batches(
 
 
 def _find_batches(structure: GraphIndex) -> Iterator[tuple[str, TensorSpec]]:
-    """Yield the tensors that the iterators of the graph return."""
+    """Yield the tensors that the iterators of the graph return, and arguments with two or more axes."""
     for op in structure.ops.values():
-        if op.type == ITERATOR:
-            for index, spec in enumerate(op.outputs):
+        for index, spec in enumerate(op.outputs):
+            is_argument = op.type == "_Arg" and len(spec.shape or ()) > 1
+            if op.type == ITERATOR or is_argument:
                 yield f"{op.name}:{index}", spec
-
-
-def _label_arguments(
-    labels: Labels,
-    table: pd.DataFrame,
-    structure: GraphIndex,
-) -> None:
-    """Label the tensors that eager ops make before a call of the step's function and free after it."""
-    of_graph = table[table["op"].isin(structure.ops) & table["step"].notna()]
-    births = of_graph.groupby("step")["born"]
-    first = table["step"].map(births.min())
-    last = table["step"].map(births.max())
-
-    # The allocator gets the type of an eager op as its name, such as ``AddV2``.
-    is_eager = table["op"].astype(str).str.fullmatch(r"[A-Z]\w*")
-    is_given = (table["born"] < first) & (last < table["dies"]) & is_eager
-    labels.fill(
-        labels.open_rows() & is_given.fillna(False).to_numpy(bool),
-        Category.INPUT,
-        "step input",
-    )
 
 
 def _label_pipeline(

@@ -18,6 +18,7 @@ from analyzer.model.contract.run_note import (
 )
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.graph_index import (
+    NO_LAYERS,
     GraphIndex,
     ScopeTable,
     build_graph_index,
@@ -86,5 +87,5 @@ def index_note_graph(note: RunNote) -> GraphIndex | None:
         traced=note.traced,
         gradients=note.gradients,
         nested_gradients=note.nested_gradients,
-        scopes=ScopeTable(note.scopes),
+        scopes=ScopeTable(note.scopes or ({} if note.step.infers else NO_LAYERS)),
     )

@@ -5,10 +5,11 @@ gives the op's phase, layer and source line. The compiler may compute some value
 early, such as masks. So the backward pass is assumed to begin at the moment that minimises the bytes of
 values on the wrong side. A value that is made before and still alive then is kept for it.
 
-The allocator sees one request for all temporaries. To show the values, *moments* are inserted between
-the events of the buffer's birth and death (rows of kind 0), and rows into the allocations table, each
-``part_of`` the buffer's row: one for each value, and others for idle bytes (gaps between values and the
-surplus of the chunk). At every moment the parts add up to the buffer, requested and allocated.
+The allocator sees one request for all temporaries. To show the values, *moments* (rows of kind 0) are
+inserted after the event with the most requested bytes in the buffer's life. Rows are inserted into the
+allocations table, each ``part_of`` the buffer's row: one for each value, and others for idle bytes (gaps
+between values and the surplus of the chunk). At every moment the parts add up to the buffer, requested
+and allocated.
 """
 
 from collections import Counter
@@ -40,6 +41,7 @@ from analyzer.model.recording.records import (
     Step,
     conform,
 )
+from analyzer.model.recording.timeline import running_sum
 from analyzer.tracing.derive.op_names import find_optimizer
 from analyzer.tracing.parse.buffer_plan import (
     ARGUMENTS,
@@ -137,7 +139,7 @@ def divide_temporaries(
 
         divisions.append((int(row), found, labels[key]))
 
-    return _divide(allocations, events, steps, divisions)
+    return _divide(allocations, own, events, steps, divisions)
 
 
 def _find_gradient_makers(
@@ -304,11 +306,12 @@ def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
 
 def _divide(
     allocations: pd.DataFrame,
+    own: pd.DataFrame,
     events: pd.DataFrame,
     steps: Sequence[Step],
     divisions: Sequence[_Division],
 ) -> Divided:
-    """Insert moments and parts; the divisions are in order of birth."""
+    """Insert moments and parts; the divisions are in order of birth, the last ones are kept."""
     chosen: list[_Division] = []
     room = _MOST_PARTS
 
@@ -324,7 +327,10 @@ def _divide(
         return allocations, events, tuple(steps)
 
     born = allocations["born"].to_numpy()
-    at = np.array([born[row] for row, _, _ in chosen], np.int64)
+    fullest = find_fullest(own, len(events), [row for row, _, _ in chosen])
+    order = np.argsort(fullest, kind="stable")
+    chosen = [chosen[place] for place in order]
+    at = fullest[order]
     count = np.array([region.moments for _, region, _ in chosen], np.int64)
     before = np.concatenate([[0], np.cumsum(count)])
 
@@ -342,8 +348,9 @@ def _divide(
 
     parts = []
 
-    for (row, region, labels), instant in zip(chosen, at, strict=True):
-        first = int(shift(instant)) + 1
+    for (row, region, labels), first in zip(
+        chosen, (at + before[:-1] + 1).tolist(), strict=True
+    ):
         parts.append(_list_parts(table, row, region, labels, first))
 
     joined = pd.concat([table.astype(object), *parts], ignore_index=True)
@@ -356,6 +363,22 @@ def _divide(
         conform(joined, ALLOCATIONS),
         _insert_moments(events, at, count),
         tuple(moved),
+    )
+
+
+def find_fullest(own: pd.DataFrame, count: int, rows: Sequence[int]) -> np.ndarray:
+    """Return the instant of the most requested bytes in the life of each row of an allocator.
+
+    XLA runs a module while other ops request memory. Its values are shown where they matter most.
+    ``count``: number of events.
+    """
+    names = ("born", "dies", "requested_bytes")
+    born, dies, sizes = (own[name].to_numpy() for name in names)
+    in_use = running_sum(born, dies, sizes, count)[1:]
+    lives = own.loc[rows, ["born", "dies"]].to_numpy()
+
+    return np.array(
+        [first + in_use[first:end].argmax() for first, end in lives], np.int64
     )
 
 
@@ -408,7 +431,7 @@ def _list_parts(
                     **common,
                     "requested_bytes": idle,
                     "allocated_bytes": idle + surplus,
-                    "born": first - 1 + start,
+                    "born": first - 1 + start if start else int(whole["born"]),
                     "dies": last if end == len(occupied) else first - 1 + end,
                     "op": whole["op"],
                     "op_type": whole["op_type"],
@@ -427,7 +450,7 @@ def _insert_moments(
 ) -> pd.DataFrame:
     """Return the events with moments after each row in ``at``, with interpolated times."""
     counts = np.zeros(len(events), dtype=np.int64)
-    counts[at] = count
+    np.add.at(counts, at, count)
     source = np.repeat(np.arange(len(events)), 1 + counts)
     place = np.arange(len(source)) - np.searchsorted(source, source, side="left")
 

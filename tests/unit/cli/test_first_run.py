@@ -70,13 +70,6 @@ def test_each_find_has_commands_that_accept_it(project: Path) -> None:
     assert parse_target("traces/infer").kind is TargetKind.TRACE
 
 
-def test_an_empty_folder_shows_the_help(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert analyze().out == analyze("--help").out
-
-
 def test_nothing_heavy_is_loaded(project: Path) -> None:
     code = (
         f"import runpy, sys\nsys.argv = ['analyze']\n"

@@ -42,7 +42,6 @@ ANSWER = FitAnswer(
     largest=40,
     failing=41,
     safe=36,
-    fixed_bytes=5 * MIB,
     bytes_per_example=MIB,
     wanted=64,
     wanted_fits=False,

@@ -95,11 +95,6 @@ def test_a_size_that_does_not_end_ends_the_search() -> None:
     assert (found.fitting, found.failing) == (32, None)
 
 
-def test_a_need_on_a_line_has_fixed_bytes_and_bytes_per_example() -> None:
-    found = search(lambda size: 2 * FIXED + 1000 * size, 100 * FIXED)
-    assert found.fit_line() == (2 * FIXED, 1000)
-
-
 def test_three_needs_give_the_largest_size_of_every_card() -> None:
     limits = [20 * FIXED, 50 * FIXED, 100 * FIXED]
     found = CardSearch(limits, 32, is_one=False)

@@ -157,21 +157,24 @@ def test_phases_if_the_traced_graph_is_of_another_model() -> None:
     assert index.phases["second/MatMul"] is Phase.FORWARD
 
 
-def test_an_op_that_only_the_update_reads_is_of_the_update() -> None:
-    # GIVEN a step with a loop that adds a gradient to the decayed momentum
+def test_ops_have_the_phase_of_their_only_readers() -> None:
+    # GIVEN a loop with a custom gradient (again), which is added to the decayed momentum
     ops = (
         TracedOp("decayed", ()),
+        TracedOp("while", ("gradient_tape/while/accumulator:0",)),
         TracedOp("gradient_tape/while/Const", ()),
         TracedOp("gradient_tape/while/accumulator", ("gradient_tape/while/Const:0",)),
-        TracedOp("while", ("gradient_tape/while/accumulator:0",)),
-        TracedOp("gradient_tape/MatMul", ("while:0",)),
+        TracedOp("again", ("while:0",)),
+        TracedOp("gradient_tape/MatMul", ("while:0", "again:0")),
         TracedOp("add", ("decayed:0", "gradient_tape/MatMul:0")),
+        TracedOp("read", ("momentum:0",)),
     )
     phases = find_phases(
         [TracedGraph("", ops)], ["gradient_tape/MatMul:0"], (), ScopeTable()
     )
     assert phases["while"] is Phase.FORWARD
-    assert phases["decayed"] is phases["add"] is Phase.UPDATE
+    assert phases["again"] is Phase.BACKWARD
+    assert {phases[name] for name in ("decayed", "add", "read")} == {Phase.UPDATE}
 
 
 @pytest.mark.parametrize("start", ["EmptyTensorList", "Fill"])

@@ -21,7 +21,6 @@ from analyzer.report.actions import change_items
 from analyzer.report.answer import LEAST_RATIO, answer_lines, notices_of
 from analyzer.report.report_sections import (
     report_document,
-    steps_sections,
 )
 
 
@@ -101,22 +100,6 @@ def test_the_categories_add_up_to_the_peak() -> None:
     *shown, (name, rest, share, _) = table.rows
     assert sum(row[1].value for row in shown) + rest == report.peak.requested_bytes
     assert (name, share < LEAST_RATIO) == ("Others", True)
-
-
-def test_the_highest_of_many_steps_is_shown() -> None:
-    report = opened_sample("cnn").report
-    steps = [replace(report.steps[0], number=number) for number in range(20)]
-    steps[7] = replace(steps[7], requested_bytes=1 << 40)
-    (section,) = steps_sections(replace(report, steps=tuple(steps)), 4)
-    (table,) = section.blocks
-    assert [row[0] for row in table.rows] == [0, 1, 7, 18, 19]
-
-
-def test_steps_with_the_peak_shown_have_no_table() -> None:
-    report = opened_sample("cnn").report
-    peak = report.peak.requested_bytes
-    equal = [replace(one, requested_bytes=peak) for one in report.steps]
-    assert not list(steps_sections(replace(report, steps=tuple(equal)), 4))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -30,14 +29,10 @@ FORMULAS = [
 ]
 
 
-@pytest.mark.parametrize("text", FORMULAS)
-def test_no_cell_starts_a_formula(text: str) -> None:
-    assert csv_cell(text) == f"'{text}"
-
-
-@pytest.mark.parametrize("text", ["a=b", "[32,-1]", "conv/Conv2D:0", "", "a-b", "x y"])
-def test_other_cells_stay(text: str) -> None:
-    assert csv_cell(text) == text
+def test_no_cell_starts_a_formula() -> None:
+    assert [csv_cell(text) for text in FORMULAS] == [f"'{text}" for text in FORMULAS]
+    others = ["a=b", "[32,-1]", "conv/Conv2D:0", "", "a-b", "x y"]
+    assert [csv_cell(text) for text in others] == others
 
 
 def test_markdown_has_no_mention_no_escape_and_no_direction() -> None:

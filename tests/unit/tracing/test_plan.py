@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
@@ -18,7 +19,7 @@ from analyzer.tracing.parse.buffer_plan import (
     PlanRegion,
     read_plan,
 )
-from analyzer.tracing.xla.plan_contents import label_holders
+from analyzer.tracing.xla.plan_contents import find_fullest, label_holders
 
 ROOT = Path(__file__).parents[3]
 PLAN = ROOT / "tests" / "unit" / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
@@ -123,6 +124,12 @@ def test_zeros_that_ops_share_have_no_name_of_an_op() -> None:
     (region,) = made(*ends, sizes=sizes, total=128, repeated=1)
     # THEN i1 has no name: other ops may use it too
     assert [holder.op_name for holder in region.holders] == ["", "own"]
+
+
+def test_values_are_placed_where_the_most_bytes_are_in_use() -> None:
+    # GIVEN the buffer of a module, and two others that are requested while it runs
+    lives = {"born": [0, 1, 4], "dies": [6, 3, 5], "requested_bytes": [8, 2, 5]}
+    assert find_fullest(pd.DataFrame(lives), 7, [0, 1]).tolist() == [4, 1]
 
 
 @pytest.mark.parametrize(

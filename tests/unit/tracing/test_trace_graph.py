@@ -3,11 +3,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from builders import TraceBuilder
 
-from analyzer.model.recording.records import Recording
+from analyzer.model.contract.graph_note import Op
+from analyzer.model.graph.graph_index import build_graph_index
+from analyzer.model.recording.records import Recording, Step
 from analyzer.tracing.measure.measured_recording import (
+    lacks_ops,
     name_card,
     open_measured,
 )
@@ -167,3 +171,13 @@ def test_the_properties_of_a_plane_name_the_card(
     facts: dict[str, int], expected: str
 ) -> None:
     assert name_card(facts) == expected
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_a_graph_lacks_ops_if_other_functions_hold_the_peak(size: int) -> None:
+    # GIVEN a tensor of the recorded step, and one of another function
+    lives = {"born": [0, 1], "dies": [3, 2], "requested_bytes": [100, size]}
+    rows = pd.DataFrame({**lives, "op": ["a/Relu", "b/Relu"], "step": 0})
+    index = build_graph_index([Op("a/Relu", "Relu")])
+    step = Step(index=0, number=None, first=0, last=3)
+    assert lacks_ops(rows, index, [step]) is (size == 16)
