@@ -25,6 +25,7 @@ _ALWAYS = (
     "grows",
     "growth-per-step",
     "tapes-kept",
+    "results-kept",
 )
 
 # Findings with an equivalent program, which come before others of the next higher severity. One whose
@@ -37,6 +38,8 @@ _CAUSES = (
     *("joined-again", "metric-state", "one-hot", "part-read"),
     "loop-kept",
     "from-python",
+    "data-stage",
+    "larger-call",
 )
 
 _AHEAD = 1.5  # severities by which ``_CAUSES`` come forward
@@ -146,5 +149,6 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
     ):
         yield from leaks.find_unexplained(analysis, watch, device, host)
 
+    yield from leaks.find_larger_call(analysis, watch)
     yield from data_held.find_data(analysis, watch, device)
     yield from kept_objects.find_held_over(analysis, watch)
