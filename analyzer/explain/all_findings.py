@@ -37,6 +37,7 @@ _CAUSES = (
     *("wide-kernel", "recomputable"),
     *("joined-again", "metric-state", "one-hot", "part-read"),
     "loop-kept",
+    "called-again",
     "from-python",
     "data-stage",
     "larger-call",
@@ -51,6 +52,7 @@ _OF_A_STEP = (
     amplification.find_eager_pairs,
     amplification.find_summands,
     layers.find_looped,
+    layers.find_called_again,
     amplification.find_kept_by_tape,
     peak_tensors.find_whole_set,
     peak_tensors.find_eager_results,
@@ -73,6 +75,8 @@ _OF_A_GRAPH = (
 
 def collect(analysis: Analysis) -> Analysis:
     """Return the analysis with its findings, without savings that are too small to notice."""
+    whole = analysis
+    analysis = replace(whole, alive=amplification.with_objects(whole.alive))
     found = list(analysis.findings)
 
     if analysis.recording.device.kind != "tpu":  # whose buffers have no names
@@ -103,7 +107,7 @@ def collect(analysis: Analysis) -> Analysis:
 
         return one.id not in _FIRST, is_unsized, severity, is_general, saves
 
-    return replace(analysis, findings=tuple(sorted(kept, key=rank)))
+    return replace(whole, findings=tuple(sorted(kept, key=rank)))
 
 
 def _is_worth_saying(one: Finding, analysis: Analysis) -> bool:

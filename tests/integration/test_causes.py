@@ -30,6 +30,7 @@ CAUSES = {
     "joined-again": "joined",
     "metric-state": "metered",
     "loop-kept": "looped",
+    "called-again": "shared",
 }
 
 

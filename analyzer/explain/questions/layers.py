@@ -20,17 +20,24 @@ _IMAGE_RANK = 4
 _PARTS = 8
 _BODY = "/?while/body"  # of the scope of a loop's ops
 _MANY_TRIPS = 256
+_SMALL = 64  # smaller parts of a buffer to report do not matter
+_CALLS = 4  # of one layer in a step, from which on they are reported
+_AT_ONCE = 2  # calls whose results are computed again at the same time
 
 
 def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report the kernel of a dense layer that reads a flattened image."""
     alive = analysis.alive
     graph = tensors.graph
-    kernels = alive[alive["variable"] != ""].nlargest(1, "requested_bytes")
+    kernels = alive.loc[alive["variable"] != "", "requested_bytes"].nlargest(1)
 
-    for kernel in kernels.to_dict("records"):
-        same = analysis.of_size(kernel["requested_bytes"])
-        at_peak = analysis.at_peak(same)
+    for index, size in kernels.items():
+        at_peak = alive[alive["requested_bytes"] == size]
+        if not is_most(analysis, at_peak):
+            return
+
+        kernel = alive.loc[index]
+        same = analysis.of_size(size)
         ops = [op for op, layer in graph.layers.items() if layer == kernel["layer"]]
         flattened = [
             tensors.size_of(maker.inputs[0])[0]
@@ -44,7 +51,7 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             for one in flattened
             if one.count(",") >= _IMAGE_RANK - 1 and one not in inputs
         ]
-        if not images or not is_most(analysis, at_peak):
+        if not images:
             return
 
         yield report_rows(
@@ -128,7 +135,7 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
         }
         return bool(given) and given <= roots
 
-    gone = known[known["tensor"].map(is_recomputable)]
+    gone = known.loc[[is_recomputable(one) for one in known["tensor"]]]
     lines = gone.loc[is_retained(gone), "source"]
     if len(gone) < 2 or not any(lines):
         return
@@ -192,4 +199,36 @@ def find_looped(analysis: Analysis) -> Iterator[Finding]:
         rows,
         next(filter(None, rows["source"]), ""),
         saved_without_rows(analysis, rows, 1 - 1 / _PARTS),
+    )
+
+
+def find_called_again(analysis: Analysis) -> Iterator[Finding]:
+    """Report the results of a layer's many calls in one step, which wait for its gradient."""
+    alive = analysis.alive
+    is_large = alive["requested_bytes"] * _SMALL >= analysis.least_bytes
+    is_kept = is_retained(alive) & (alive["layer"] != "")
+    if not is_most(analysis, alive[is_large & is_kept]):
+        return
+
+    alike = ["layer", "shape", "op_type"]
+    kept = alive[is_large & alive["category"].isin(("activation", "temporary"))]
+    kept = kept.assign(scope=[op.rpartition("/")[0] for op in kept["op"]])
+    counts = kept.groupby(alike, observed=True)["scope"].transform("nunique")
+    rows = kept[counts >= _CALLS]
+    of_layers = rows[is_kept[rows.index]]
+    if not is_most(analysis, of_layers):
+        return
+
+    calls = of_layers.groupby(alike, observed=True)["scope"].nunique().max()
+    share = 1 - _AT_ONCE / calls
+    yield report_share(
+        analysis,
+        "called-again",
+        f"Results of {calls} calls of the same layers wait for the gradient",
+        "Each call keeps its own results. tf.recompute_grad(layer) keeps the inputs of a call "
+        "alone, and computes the results again. The saving is that with "
+        f"{_AT_ONCE} calls at a time.",
+        rows,
+        next(filter(None, rows["source"]), ""),
+        saved_without_rows(analysis, rows, share),
     )

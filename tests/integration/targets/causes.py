@@ -412,6 +412,39 @@ def joined_mended():
     return joined(tf.recompute_grad)
 
 
+def shared(wrap=lambda layer: layer):
+    """Return a step that calls one block ten times."""
+    block = keras.Sequential(
+        [
+            keras.layers.LayerNormalization(),
+            keras.layers.Dense(1024, activation="tanh"),
+            keras.layers.Dense(256),
+        ]
+    )
+    block.build((None, 256))
+    call = wrap(block)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = x
+            for _ in range(10):
+                y = y + call(y)
+            loss = tf.reduce_mean(tf.square(y))
+        gradients = tape.gradient(loss, block.trainable_variables)
+        for variable, gradient in zip(
+            block.trainable_variables, gradients, strict=True
+        ):
+            variable.assign_sub(gradient)
+        return loss
+
+    return step, (draw(2048, 256),)
+
+
+def shared_mended():
+    return shared(tf.recompute_grad)
+
+
 def metered(*metrics):
     model = targets("SparseCategorical", 2000)
     metrics = metrics or (keras.metrics.MeanIoU(2000, sparse_y_pred=False),)
