@@ -25,6 +25,7 @@ _ALWAYS = (
     "grows",
     "growth-per-step",
     "tapes-kept",
+    "results-kept",
 )
 
 # Findings with an equivalent program, which come before others of the next higher severity. One whose
@@ -37,6 +38,8 @@ _CAUSES = (
     *("joined-again", "metric-state", "one-hot", "part-read"),
     "loop-kept",
     "from-python",
+    "data-stage",
+    "larger-call",
 )
 
 _AHEAD = 1.5  # severities by which ``_CAUSES`` come forward
@@ -70,6 +73,8 @@ _OF_A_GRAPH = (
 
 def collect(analysis: Analysis) -> Analysis:
     """Return the analysis with its findings, without savings that are too small to notice."""
+    whole = analysis
+    analysis = replace(whole, alive=amplification.with_objects(whole.alive))
     found = list(analysis.findings)
 
     if analysis.recording.device.kind != "tpu":  # whose buffers have no names
@@ -100,7 +105,7 @@ def collect(analysis: Analysis) -> Analysis:
 
         return one.id not in _FIRST, is_unsized, severity, is_general, saves
 
-    return replace(analysis, findings=tuple(sorted(kept, key=rank)))
+    return replace(whole, findings=tuple(sorted(kept, key=rank)))
 
 
 def _is_worth_saying(one: Finding, analysis: Analysis) -> bool:
@@ -146,5 +151,6 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
     ):
         yield from leaks.find_unexplained(analysis, watch, device, host)
 
+    yield from leaks.find_larger_call(analysis, watch)
     yield from data_held.find_data(analysis, watch, device)
     yield from kept_objects.find_held_over(analysis, watch)

@@ -17,7 +17,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 OF_A_PROGRAM = {
     "kept-tensors", "grows", "grows-on-host", "retraced", "functions-made-anew", "tapes-kept",
     "tape-outlives-use", "data-constant", "data-held", "data-stage", "models-kept",
-    "held-over", "float64", "input-copies",
+    "held-over", "float64", "input-copies", "larger-call", "results-kept",
 }  # fmt: skip
 
 
@@ -58,6 +58,8 @@ PLANTED = {
     "kept_records.py": ("kept-tensors", "episodes.append("),
     "kept_datasets.py": ("kept-tensors", "self.epochs.append("),
     "longer_tensor.py": ("kept-tensors", "acc = tf.concat("),
+    "whole_evaluation.py": ("larger-call", "model.evaluate("),
+    "kept_results.py": ("results-kept", "model.predict("),
 }
 QUICK = ("kept_list.py",)
 

@@ -62,6 +62,7 @@ class Hooks:
         dataset = tf.data.Dataset
         self._around(Function, "__call__", watcher.call_function)
         self._around(keras.optimizers.Optimizer, "apply", watcher.call_optimizer)
+        self._around(keras.Model, "__call__", watcher.call_model)
 
         for kind in ("shuffle", "cache", "prefetch"):
             self._report(dataset, kind, functools.partial(data.add_stage, kind))

@@ -49,6 +49,7 @@ class StepReadings:
         self._interval_s = _INTERVAL_S
         self._read_s = time.perf_counter()  # of the last reading
         self._devices: tuple[str, ...] = ()
+        self.top_bytes = 0  # own peak so far
 
     @property
     def last_bytes(self) -> int:
@@ -83,6 +84,12 @@ class StepReadings:
             )
 
         return True
+
+    def has_new_peak(self) -> bool:
+        """Return whether the allocator's own peak has risen since the last call."""
+        known = self.top_bytes
+        self.top_bytes = max(self._read_statistic("peak")[0], known)
+        return self.top_bytes > known
 
     def read_peaks(self) -> None:
         """Read TensorFlow's own peaks; those of before a reset count."""

@@ -46,6 +46,7 @@ from analyzer.capture.watch.traced_functions import (
     FunctionRecord,
     takes_gradients,
 )
+from analyzer.capture.watch.user_lines import find_calling_line
 from analyzer.model.contract.run_note import (
     FailedStep,
     SimulatedCardNote,
@@ -116,6 +117,8 @@ class Watcher:
         self._growth: GrowthCheck | None = None
         self._record: FunctionRecord | None = None
         self._chosen: FunctionRecord | None = None
+        self._first_call_bytes = 0  # own peak after the latest function's first call
+        self._top: tuple[FunctionRecord | None, str] = None, ""  # the call of the peak
         self._turn = threading.RLock()  # of the program's threads, and of our own
         self._is_over = threading.Event()
 
@@ -199,12 +202,37 @@ class Watcher:
         if not (traces or self.trace.captured or self._is_over.is_set()):
             partitions = self.functions.get_record(function).partitions
 
+        self._note_top(None)
         with collect_executed_graphs(partitions):
             result = call(function, *args, **kwargs)
 
         self._note_call(function, args, kwargs, traces, gradients)
+        record = self.functions.get_record(function)
+        self._note_top(record, find_calling_line)
+        if record.calls == 1:
+            self._first_call_bytes = self.readings.top_bytes
 
         return result
+
+    def call_model(
+        self,
+        call: Callable[..., Any],
+        model: Any,
+        args: Arguments,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call a model eagerly, and note whether it needs the most memory so far."""
+        self._note_top(None)
+        result = call(model, *args, **kwargs)
+        self._note_top(None, find_calling_line)
+
+        return result
+
+    def _note_top(
+        self, record: FunctionRecord | None, find_line: Callable[[], str] = str
+    ) -> None:
+        if self.readings.has_new_peak():
+            self._top = record, find_line()
 
     def _note_call(
         self,
@@ -412,6 +440,8 @@ class Watcher:
             step_objects=1 if self._chosen is None else self._chosen.made,
             micro_batches=self.gradients.micro_batches,
             own_peaks=self.readings.peaks,
+            first_call_bytes=self._first_call_bytes,
+            peak_call="" if self._top[0] is self._chosen is not None else self._top[1],
             process_peak_bytes=self.readings.process_peak.read(),
             whole_run=self.trace.is_whole,
             is_cut=self.trace.is_cut,

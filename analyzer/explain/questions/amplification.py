@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,8 @@ _EXPANDING = {
 }
 _NEEDS_COPIES = re.compile("Conv|Pool|Tile")  # in the type of a reader
 _COPYING = ("OneHot", "Tile", "BroadcastTo", "Cast")
+_PAIRING = {*_ELEMENTWISE, *_COPYING}  # types whose results or readers pair operands
+_LAST_AXIS = r",(\d+)\]$"
 _LOOKUPS = ("GatherV2", "ResourceGather")
 _WITH_GRADIENT = (*MATRICES, *_LOOKUPS)  # whose gradients are new tensors
 _REPEATED = (
@@ -211,11 +214,16 @@ class Tensors:
 
     def __init__(self, analysis: Analysis, graph: GraphIndex) -> None:
         self.graph = graph
-        rows = analysis.rows[analysis.rows["tensor"] != ""]
-        pairs = zip(rows["shape"].astype(str), rows["requested_bytes"], strict=True)
-        self.allocated: dict[str, tuple[str, int]] = dict(
-            zip(rows["tensor"], pairs, strict=True)
-        )
+        self.rows = analysis.rows
+
+    @cached_property
+    def allocated(self) -> dict[str, tuple[str, int]]:
+        """Shape and bytes of each tensor that was allocated, by its name."""
+        rows = self.rows.loc[
+            self.rows["tensor"] != "", ["tensor", "shape", "requested_bytes"]
+        ]
+        pairs = zip(rows["shape"], rows["requested_bytes"], strict=True)
+        return dict(zip(rows["tensor"], pairs, strict=True))
 
     def size_of(self, tensor: str) -> tuple[str, int]:
         """Return shape and bytes as the graph states them, else as they were last allocated.
@@ -324,15 +332,22 @@ def forward_of(op: str) -> str:
 
 def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report tensors at the peak that are far larger than the inputs or the results around them."""
-    large = find_large(analysis)
-    large = large[(large["tensor"] != "") & (large["op_type"] != "")]
+    every = find_large(analysis)
+    large = every[(every["tensor"] != "") & (every["op_type"] != "")]
     reported: set[str] = set()
 
     is_looped = large["op"].str.contains(_LOOPED, regex=False)
-    yield from _find_vectorized(analysis, large[is_looped])
+    if is_looped.any():
+        yield from _find_vectorized(analysis, large[is_looped], tensors)
+
+    rows = analysis.rows
+    types: dict[int, set[str]] = {}
+    for size, kind in zip(rows["requested_bytes"], rows["op_type"], strict=True):
+        types.setdefault(size, set()).add(kind)
 
     sizes: set[int] = set()
     scores: set[str] = set()
+    targets: set[int] = set()
 
     for row in large[~is_looped].to_dict("records"):
         row["shape"] = row["shape"] or tensors.size_of(row["tensor"])[0]
@@ -341,28 +356,41 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             continue
 
         finding = _find_resized(analysis, row, tensors)
-        if row["requested_bytes"] not in sizes:  # both look at all buffers of a size
-            finding = finding or _find_pairs(analysis, row, tensors)
-            finding = finding or _find_expanded(analysis, row, tensors)
+        size = row["requested_bytes"]
+        if size not in sizes:  # both look at all buffers of a size
+            if not types[size].isdisjoint(_PAIRING):
+                finding = finding or _find_pairs(analysis, row, tensors)
+            if not types[size].isdisjoint(_EXPANDING):
+                finding = finding or _find_expanded(analysis, row, tensors)
 
-        sizes.add(row["requested_bytes"])
+        sizes.add(size)
         finding = finding or _find_flow(analysis, row, tensors)
         if finding is not None:
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
             reported |= tensors.flow_around(row["tensor"])[0]
             if finding.id == "attention-scores":
                 scores.add(shape)
+            if row["op_type"] == "OneHot":
+                targets.add(size)
             yield finding
 
-    large = find_large(analysis)
-    is_other = large["shape"].isin(scores) | (large["category"] == "input")
-    yield from _find_logits(analysis, large[~is_other], tensors)
+    widths = every["shape"].astype(str).str.extract(_LAST_AXIS, expand=False)
+    if (widths.dropna().astype(int) >= _MANY_CLASSES).any():
+        is_other = every["shape"].isin(scores) | (every["category"] == "input")
+        yield from _find_logits(analysis, every[~is_other], tensors, targets)
 
 
 def find_large(analysis: Analysis) -> pd.DataFrame:
     """Return the large buffers at the peak, the largest first."""
-    alive = analysis.alive.sort_values("requested_bytes", ascending=False)
-    return alive[alive["requested_bytes"] >= analysis.least_bytes]
+    alive = analysis.alive
+    large = alive[alive["requested_bytes"] >= analysis.least_bytes]
+    return large.sort_values("requested_bytes", ascending=False)
+
+
+def with_objects(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with plain text in place of categories, which a selection copies one by one."""
+    kinds = table.dtypes
+    return table.astype(dict.fromkeys(kinds.index[kinds == "category"], object))
 
 
 def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tensors]:
@@ -371,8 +399,12 @@ def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tenso
     The analysis lacks buffers that are too small for the questions.
     """
     tensors = Tensors(analysis, graph)
-    is_seen = analysis.rows["requested_bytes"] * _SMALL >= analysis.least_bytes
-    analysis = replace(analysis, rows=analysis.rows[is_seen])
+    rows, alive = (
+        table[table["requested_bytes"] * _SMALL >= analysis.least_bytes]
+        for table in (analysis.rows, analysis.alive)
+    )
+    rows = with_objects(rows)
+    analysis = replace(analysis, rows=rows, alive=alive)
     ops = {
         name: replace(op, type=_VENDOR.sub("", op.type))
         for name, op in graph.ops.items()
@@ -380,12 +412,8 @@ def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tenso
     }
     if ops:
         rows, alive = (
-            table.assign(
-                op_type=table["op_type"]
-                .astype("category")
-                .map(lambda kind: _VENDOR.sub("", kind))
-            )
-            for table in (analysis.rows, analysis.alive)
+            table.assign(op_type=[_VENDOR.sub("", kind) for kind in table["op_type"]])
+            for table in (rows, alive)
         )
         analysis = replace(analysis, rows=rows, alive=alive)
         tensors.graph = replace(graph, ops={**graph.ops, **ops})
@@ -591,8 +619,9 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
     Another elementwise op has an operand of the result's size.
     """
     rows = analysis.rows
-    large = find_large(analysis)
-    results = large[(large["tensor"] == "") & large["op"].isin(_ELEMENTWISE)]
+    alive = analysis.alive
+    is_unnamed = (alive["tensor"] == "") & alive["op"].isin(_ELEMENTWISE)
+    results = alive[is_unnamed & (alive["requested_bytes"] >= analysis.least_bytes)]
 
     for row in results.sort_values("born").to_dict("records"):
         size = int(row["requested_bytes"])
@@ -760,7 +789,11 @@ def _rows_without(
     return same.index[is_gone]
 
 
-def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
+def _find_vectorized(
+    analysis: Analysis,
+    large: pd.DataFrame,
+    tensors: Tensors,
+) -> Iterator[Finding]:
     """Report a vectorized loop whose large results are larger than all tensors outside it."""
     rows = analysis.rows
     looped = rows[rows["op"].astype(str).str.contains(_LOOPED, regex=False)]
@@ -770,7 +803,7 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
     outside = alive.loc[~is_looped, "requested_bytes"].max()
 
     # A map over the examples of a batch makes nothing larger than the batch.
-    if large.empty or large["requested_bytes"].max() < TIMES * outside:
+    if large["requested_bytes"].max() < TIMES * outside:
         return
 
     words = (
@@ -782,6 +815,19 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
         "experimental_use_pfor=False runs trip by trip, as tf.map_fn does in place of "
         "tf.vectorized_map. The saving is without the memory of a trip."
     )
+    # Derivatives of weights stay: those of each trip, and then all of them in one tensor.
+    graph = tensors.graph
+    every = tensors.rows  # weights are small
+    shapes = every.loc[every["category"] == "parameter", "shape"].unique()
+    ends = tuple(f",{shape[1:]}" for shape in shapes)
+    kept = [
+        tensors.size_of(f"{op}:0")
+        for op in graph.ops
+        if _LOOPED in op
+        and any(_LOOPED not in one for one in graph.consumers.get(f"{op}:0", ()))
+    ]
+    results = sum(size for shape, size in kept if shape.endswith(ends))
+    saves = saved_without_rows(analysis, looped) - 2 * results
 
     yield report_share(
         analysis,
@@ -790,7 +836,7 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
         detail,
         alive[is_looped],
         large["source"].iloc[0],
-        saved_without_rows(analysis, looped),
+        max(saves, 0),
     )
 
 
@@ -811,7 +857,7 @@ def _find_flow(
     rows = analysis.rows
     flow, ends = tensors.flow_around(start)
     is_read = rows["tensor"].isin(flow)
-    if not is_read.any():
+    if not flow or not is_read.any():
         return None
 
     first = rows[is_read].sort_values(["born", "tensor"]).iloc[0].to_dict()
@@ -879,8 +925,12 @@ def _find_logits(
     analysis: Analysis,
     large: pd.DataFrame,
     tensors: Tensors,
+    targets: set[int],
 ) -> Iterator[Finding]:
-    """Report numbers for each class of a large vocabulary that are held several times at the peak."""
+    """Report numbers for each class of a large vocabulary that are held several times at the peak.
+
+    ``targets`` are sizes of one-hot targets, which have a finding of their own.
+    """
     scored, fused = (
         {
             size
@@ -899,7 +949,7 @@ def _find_logits(
     large = large[~is_scratch & ~is_weight]
 
     for size, rows in large.groupby("requested_bytes", observed=True):
-        last = rows["shape"].astype(str).str.extract(r",(\d+)\]$", expand=False)
+        last = rows["shape"].astype(str).str.extract(_LAST_AXIS, expand=False)
         classes = last.dropna().astype(int).max()
         is_wide = classes >= _MANY_CLASSES
 
@@ -916,6 +966,8 @@ def _find_logits(
             "tf.nn.sparse_softmax_cross_entropy_with_logits), which has one op for them."
         )
 
+        if size in fused and size in targets:
+            continue
         if size in fused:
             saves = saved_without_rows(analysis, same, 1 - 1 / _CHUNKS)
             detail = (

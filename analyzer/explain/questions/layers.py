@@ -26,11 +26,15 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report the kernel of a dense layer that reads a flattened image."""
     alive = analysis.alive
     graph = tensors.graph
-    kernels = alive[alive["variable"] != ""].nlargest(1, "requested_bytes")
+    kernels = alive.loc[alive["variable"] != "", "requested_bytes"].nlargest(1)
 
-    for kernel in kernels[kernels["layer"] != ""].to_dict("records"):
-        same = analysis.of_size(kernel["requested_bytes"])
-        at_peak = analysis.at_peak(same)
+    for index, size in kernels.items():
+        kernel = alive.loc[index]
+        at_peak = alive[alive["requested_bytes"] == size]
+        if kernel["layer"] == "" or not is_most(analysis, at_peak):
+            return
+
+        same = analysis.of_size(size)
         ops = [op for op, layer in graph.layers.items() if layer == kernel["layer"]]
         flattened = [
             tensors.size_of(maker.inputs[0])[0]
@@ -44,7 +48,7 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             for one in flattened
             if one.count(",") >= _IMAGE_RANK - 1 and one not in inputs
         ]
-        if not images or not is_most(analysis, at_peak):
+        if not images:
             return
 
         yield report_rows(
@@ -128,7 +132,7 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
         }
         return bool(given) and given <= roots
 
-    gone = known[known["tensor"].map(is_recomputable)]
+    gone = known.loc[[is_recomputable(one) for one in known["tensor"]]]
     lines = gone.loc[is_retained(gone), "source"]
     if len(gone) < 2 or not any(lines):
         return

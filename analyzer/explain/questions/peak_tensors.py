@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -43,6 +44,10 @@ _OF_WEIGHTS = (Category.GRADIENT.value, Category.TEMPORARY.value)
 _CAST_OF_WEIGHT = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
 _STATE_RATIO = 0.2  # share of the peak from which on optimizer state is reported
 _ONE_SLOT = ("SGD", "RMSprop", "Adagrad", "Lion")  # per parameter, as usual
+_OF_BUFFER = [
+    *("requested_bytes", "born", "dies", "category", "role"),
+    *("op", "shape", "variable"),
+]  # columns
 _GATHERS = ("GatherV2", "ResourceGather")
 
 
@@ -101,15 +106,18 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     peak = analysis.peak.requested_bytes
 
     batch = find_batch(analysis)
-    growing = _sum_of(alive[_freed_by_half(analysis, alive, batch) > 0])
     is_temporary = alive["category"] == Category.TEMPORARY.value
     unknown = _sum_of(alive[is_temporary & (alive["shape"] == "")])
 
     rows = analysis.rows
     is_own = rows["born"].between(analysis.first, analysis.last)
-    own = rows[is_own | (rows["category"] == Category.INPUT.value)]
-    freed = _freed_by_half(analysis, own, batch)
-    saves = saved_without(analysis, freed, own["born"], own["dies"])
+    is_own |= rows["category"] == Category.INPUT.value
+    both = rows.loc[is_own | rows.index.isin(alive.index), _OF_BUFFER]
+    freed = _freed_by_half(analysis, both, batch)
+    growing = _sum_of(both[(freed > 0) & both.index.isin(alive.index)])
+
+    freed = freed.where(is_own[both.index], 0)
+    saves = saved_without(analysis, freed, both["born"], both["dies"])
 
     if saves < LOW * analysis.limit_bytes:
         return
@@ -148,6 +156,11 @@ def _sum_by_first_axis(rows: pd.DataFrame) -> pd.Series:
     return rows["requested_bytes"].groupby(first).sum()
 
 
+def _first_axis(shape: str) -> float:
+    length = shape.strip("[]").partition(",")[0]
+    return float(length) if length.isdigit() else math.nan
+
+
 def _freed_by_half(
     analysis: Analysis,
     rows: pd.DataFrame,
@@ -159,15 +172,14 @@ def _freed_by_half(
     have it twice, and half the batch leaves a quarter, if no variable and no example has an axis of
     that length. Gradients of variables keep their size.
     """
-    shapes = rows["shape"].astype(str)
-    first = shapes.str.extract(r"^\[(\d+)", expand=False).astype("float64")
+    shapes = rows["shape"]  # ``map`` reads each category once
+    first = shapes.map(_first_axis).astype("float64")
 
-    variables = analysis.rows[analysis.rows["variable"] != ""]
-    weights = set(variables["shape"].astype(str))
+    weights = {*analysis.rows.loc[analysis.rows["variable"] != "", "shape"]}
 
     is_update = rows["category"].isin(_OF_WEIGHTS)
     is_weight = (rows["variable"] != "") | (is_update & shapes.isin(weights))
-    is_weight |= rows["op"].astype(str).str.contains(_CAST_OF_WEIGHT)
+    is_weight |= rows["op"].map(_CAST_OF_WEIGHT.search).notna()
 
     # Most activations have the batch as their first axis, so those of unknown shape count too.
     is_example = is_retained(rows) | is_passing(rows) | rows["role"].eq(BATCH_ROLE)
@@ -178,9 +190,10 @@ def _freed_by_half(
     is_batch &= (rows["category"] != Category.INPUT.value) | (first == batch)
 
     is_input = analysis.rows["category"] == Category.INPUT.value
-    examples = analysis.rows.loc[is_input, "shape"].astype(str)
-    lengths = [*weights, *examples.str.replace(r"^\[\d+", "", regex=True)]
-    is_pair = shapes.str.fullmatch(rf"\[{batch},{batch}(,\d+)?\]")
+    examples = {*analysis.rows.loc[is_input, "shape"]}
+    lengths = [*weights, *(re.sub(r"^\[\d+", "", one) for one in examples)]
+    pair = re.compile(rf"\[{batch},{batch}(,\d+)?\]")
+    is_pair = shapes.map(pair.fullmatch).notna()
     if any(re.search(rf"\b{batch}\b", text) for text in lengths):
         is_pair &= False
 
@@ -221,7 +234,8 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
 
 def find_wide_numbers(analysis: Analysis) -> Iterator[Finding]:
     """Report float64 tensors that are a large part of the peak."""
-    rows = analysis.alive[analysis.alive["dtype"].astype(str) == "float64"]
+    rows = analysis.alive[analysis.alive["dtype"] == "float64"]
+    is_wide = analysis.rows["dtype"].isin(("float64", ""))  # temporaries have no type
 
     yield from _report_tensors(
         analysis,
@@ -231,7 +245,7 @@ def find_wide_numbers(analysis: Analysis) -> Iterator[Finding]:
         "NumPy's default is float64, and TensorFlow keeps the type. Use float32, which "
         "takes half: array.astype('float32'), tf.constant(x, tf.float32), or dtype= "
         "when the data is read.",
-        saves_bytes=_sum_of(rows) // 2,
+        saves_bytes=saved_without_rows(analysis, analysis.rows[is_wide], 0.5),
     )
 
 

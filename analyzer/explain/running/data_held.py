@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
+from analyzer.explain.questions.peak_tensors import find_batch
 from analyzer.explain.running.leaks import find_filling
 from analyzer.explain.running.slope import find_own_peak, measure_growth
 from analyzer.model.contract.report_file import (
@@ -24,6 +25,7 @@ _LEAST_HOST = 4  # data on the host is reported above this multiple of the limit
 # batches in the first axis from which on a tensor seems to be a data set
 _MANY = 8
 _ROWS_OF_DATA = 1000  # the same limit in rows, if the batch size is unknown
+_ARRAYS = 4  # in one holder, such as a data set of inputs and targets
 _WRAPS = 3  # stages around each other from which on a loop makes them
 
 _OF_THE_WATCH = (
@@ -44,20 +46,24 @@ def find_data(
 ) -> Iterator[Finding]:
     """Report data sets that are constants or fully in memory, and stages with large buffers."""
     least = max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.allocated_bytes)
-    batch = analysis.recording.step_config.batch_size
+    batch = find_batch(analysis)
     fewest = _MANY * batch if batch else _ROWS_OF_DATA
     on_card = analysis.recording.device.kind == "gpu"
+    sets = [
+        one
+        for one in watch.constants
+        if one.kind == "held"
+        and one.copies <= _ARRAYS
+        and len(one.shape or ()) > 1
+        and (one.shape or (0,))[0] >= fewest
+    ]
 
-    for one, count in Counter(watch.constants).items():
-        shape = one.shape or ()
-        is_set = one.copies == 1 and len(shape) > 1 and shape[0] >= fewest
-        if one.size_bytes < least:
-            continue
-
-        if one.kind == "graph":
+    for one in dict.fromkeys(watch.constants):
+        if one.kind == "graph" and one.size_bytes >= least:
             yield _report_constant(one)
-        elif one.kind == "held" and is_set:
-            yield _report_held(one, count, on_card=on_card)
+
+    if sum(one.size_bytes for one in sets) >= least:
+        yield _report_held(sets, on_card=on_card)
 
     filled = find_filling_stage(analysis.recording, watch, growth)
 
@@ -66,7 +72,7 @@ def find_data(
         if stage.wraps >= _WRAPS:
             yield _report_wraps(stage)
         elif is_filling or _stage_bytes(stage) >= _LEAST_HOST * least:
-            yield _report_stage(stage, is_filling=is_filling)
+            yield _report_stage(analysis, stage, is_filling=is_filling)
 
 
 def find_filling_stage(
@@ -105,17 +111,22 @@ def _report_constant(one: LargeConstant) -> Finding:
     )
 
 
-def _report_held(one: LargeConstant, count: int, *, on_card: bool) -> Finding:
+def _report_held(sets: list[LargeConstant], *, on_card: bool) -> Finding:
     off_card = "; tf.device('CPU') keeps it off the card" if on_card else ""
-    size_bytes = one.size_bytes * one.copies * count
+    size_bytes = sum(one.size_bytes for one in sets)
+    counts = Counter(sets)
+    first = max(counts, key=lambda one: one.size_bytes * counts[one])
+    others = f" and {len(counts) - 1} more" if len(counts) > 1 else ""
+    verb = "hold" if others else "holds"
+    count = counts[first]
     times = f" {count} times" if count > 1 else ""  # as inputs and as targets
 
     return Finding(
         id="data-held",
         severity=Severity.HIGH if on_card else Severity.MEDIUM,
-        title=f"{format_bytes(size_bytes)} of data stay in TensorFlow's memory: {one.name} "
-        f"holds the whole set{times} ({one.where})",
-        detail=f"The tensors ({_array_words(one)}) are alive in all traced steps. Keep "
+        title=f"{format_bytes(size_bytes)} of data stay in TensorFlow's memory: "
+        f"{first.name}{others} {verb} the whole set{times} ({first.where})",
+        detail=f"The tensors ({_array_words(first)}) are alive in all traced steps. Keep "
         "the array in NumPy or memory-mapped and load batches with "
         f"tf.data{off_card}.",
         saves_bytes=size_bytes,
@@ -152,21 +163,37 @@ def _report_wraps(one: DataStage) -> Finding:
     )
 
 
-def _report_stage(one: DataStage, *, is_filling: bool) -> Finding:
-    """Report a stage; ``is_filling`` is whether memory grows because of it."""
+def _report_stage(analysis: Analysis, one: DataStage, *, is_filling: bool) -> Finding:
+    """Report a stage; ``is_filling`` is whether memory grows because of it.
+
+    On the CPU its elements are inputs of the steps' allocator, alive at the peak.
+    """
     size_bytes = _stage_bytes(one)
     verb = "is filling and holds" if is_filling else "holds"
     element = format_bytes(one.element_bytes or 0)
     stage = f"The tf.data stage {one.kind}"
+    saves_bytes: int | None = None
+    severity = Severity.MEDIUM if is_filling else Severity.LOW
     if one.kind == "queue":
         stage = "The queue of the PyDataset"
 
+    if analysis.recording.device.kind == "cpu":
+        alive = analysis.alive
+        one_bytes = one.element_bytes or 0
+        is_element = alive["requested_bytes"].between(one_bytes // 2, one_bytes)
+        elements = alive[is_element & (alive["category"] == "input")]
+        held_bytes = int(elements["requested_bytes"].sum())
+        is_full = one.kind == "cache"  # in the end
+        saves_bytes = size_bytes if is_full else min(size_bytes, held_bytes) - one_bytes
+        severity = analysis.rate(saves_bytes)
+
     return Finding(
         id="data-stage",
-        severity=Severity.MEDIUM if is_filling else Severity.LOW,
+        severity=severity,
         title=f"{stage} {verb} up to {format_bytes(size_bytes)} on"
         f" the host ({one.where})",
         detail=f"{one.elements} elements of {element}. {_STAGE_ADVICE[one.kind]}",
+        saves_bytes=saves_bytes,
     )
 
 

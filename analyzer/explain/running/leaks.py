@@ -13,7 +13,8 @@ from analyzer.explain.buffer_words import (
     holder_row,
     in_brackets,
 )
-from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
+from analyzer.explain.questions.amplification import is_most, report_rows
+from analyzer.explain.running.slope import SMALL_SLOPE_BYTES, find_own_peak
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.run_note import HeldTensors, WatchNote
@@ -35,6 +36,9 @@ _EXPLAINS_RATIO = 0.4
 _STEADY_RATIO = 0.5
 
 _ROWS = 10
+
+_OF_PREDICT = "one_step_on_data_distributed"  # Keras' function of a step
+_FEWEST_RESULTS = 4  # in a container
 
 
 def leaks_by_holder(
@@ -89,7 +93,14 @@ def find_leaks(
     growth: TrendFigures,
 ) -> Iterator[Finding]:
     """Report containers that keep tensors of each step, if memory grows over the steps."""
+    if watch.whole_run:
+        yield from _find_collected(analysis, watch)
+        return
     if growth.trend != "grows":
+        return
+
+    if _OF_PREDICT in watch.step:
+        yield _report_results(analysis, watch, growth)
         return
 
     filling = find_filling(watch, growth)
@@ -119,6 +130,47 @@ def find_leaks(
             f"was removed. {_advise(held)}",
             (holder_row("kept by", held),),
             per_step_bytes=per_step_bytes,
+        )
+
+
+def _report_results(
+    analysis: Analysis,
+    watch: WatchNote,
+    growth: TrendFigures,
+) -> Finding:
+    finding = _report_growth(
+        growth,
+        f"predict keeps the results of all batches{in_brackets(watch.where)}",
+        "At its end it joins them, so that each exists twice, and copies them to NumPy. "
+        "Let the model return only the outputs that you use, or loop over batches with "
+        "predict_on_batch.",
+        (),
+    )
+    saves = 2 * round(growth.per_step_bytes * growth.last_step)
+    own_bytes = find_own_peak(analysis.recording)
+    if own_bytes and watch.first_call_bytes:
+        saves = own_bytes - watch.first_call_bytes
+
+    return replace(finding, id="results-kept", saves_bytes=saves)
+
+
+def _find_collected(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
+    """Report containers of a run without steps that hold most of its peak."""
+    alive = analysis.alive
+
+    for held in watch.held:
+        rows = alive[alive["address"].isin(held.addresses)].sort_values("born")
+        is_list = held.grows and not held.removes
+        if not is_list or len(rows) < _FEWEST_RESULTS or not is_most(analysis, rows):
+            continue
+
+        yield report_rows(
+            analysis,
+            "kept-tensors",
+            f"{analysis.share_words(rows)}: {_accumulate_in(held)}",
+            "NumPy arrays do not take the device's memory: tensor.numpy(). "
+            f"{_advise(held)}",
+            rows[:-1],
         )
 
 
@@ -315,7 +367,6 @@ def _report_unknown_holder(
     rows = rows[rows["step"] < len(analysis.recording.steps) - 1]
     sums = rows.groupby("op", observed=True)["allocated_bytes"].sum()
     step = f" (a step is {watch.step}, {watch.where})" if watch.where else ""
-
     finding = _report_growth(
         growth,
         f"the holder is unknown{step}",
@@ -325,3 +376,24 @@ def _report_unknown_holder(
     )
 
     return replace(finding, id="grows")
+
+
+def find_larger_call(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
+    """Report a call besides the steps that needs more memory than all of them."""
+    steps_bytes = analysis.peak_ever.allocated_bytes
+    own_bytes = find_own_peak(analysis.recording) or 0
+    saves = own_bytes - steps_bytes
+    is_of_step = watch.peak_call in ("", *analysis.rows["source"].unique())
+    if is_of_step or saves < LOW * own_bytes:
+        return
+
+    yield Finding(
+        id="larger-call",
+        severity=analysis.rate(saves),
+        title=f"A call besides the steps needs {format_bytes(own_bytes)}, the steps "
+        f"{format_bytes(steps_bytes)} ({watch.peak_call})",
+        detail="Give evaluate and predict a batch size such as that of the steps, and call "
+        "a model on batches, not on a whole data set. The saving is that down to the steps.",
+        saves_bytes=saves,
+        saves_kind="allocated",
+    )

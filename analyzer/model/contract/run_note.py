@@ -175,6 +175,8 @@ class WatchNote:
     step_objects: Index = 1  # ``tf.function`` objects that made the steps
     micro_batches: Index = 1  # eager gradients for each update
     own_peaks: _Rows[Bytes] = ()  # ``get_memory_info`` of each GPU, else of the CPU
+    first_call_bytes: Bytes = 0  # own peak after the latest function's first call
+    peak_call: Name = ""  # line of the call that reached it; empty for a step or none
     process_peak_bytes: Bytes = 0  # largest resident memory; 0 if unknown
     whole_run: bool = False  # whether the run counts as one step, as no call repeats
     is_cut: bool = False  # whether the program went on after its trace ended
