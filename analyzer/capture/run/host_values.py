@@ -58,7 +58,7 @@ _CALLS = frozenset(
 )
 _NOT_MOVED = _CALLS | {"Placeholder", "Const", "NoOp", "SymbolicGradient"}
 _PYTHON = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
-_ASSIGNMENTS = frozenset(
+ASSIGNMENTS = frozenset(
     ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 )
 _ASSERTION = "AssertGuard"  # in the name of the branches around an assertion
@@ -165,6 +165,9 @@ class HostValues:
         """Create an op; if its values decide, with true inputs."""
         make = functools.partial(old, graph, op_type)
         if self.is_compiled:
+            if op_type in ASSIGNMENTS:
+                self.forget_follower(id(self._find_handle(inputs[0])))
+
             return make(inputs, *rest, **named)
 
         if self.is_making:
@@ -172,7 +175,7 @@ class HostValues:
             get_tables(graph).moved.add(op.name)
             return op
 
-        if op_type in _ASSIGNMENTS:
+        if op_type in ASSIGNMENTS:
             self._follow(graph, op_type, inputs)
         if op_type == "Assert":  # the card does not have the values to check
             return _make_true_assertion(make, graph, inputs, rest, named)
@@ -555,7 +558,8 @@ class HostValues:
     def _read_variable(self, graph: Any, handle: Any) -> Any:
         """Return a variable's initial value, or that of its follower on the host if it is small."""
         eager = self._find_handle(handle)
-        if eager is None or id(eager) not in self.setup.initial:
+        known = {*self.setup.initial, *self.followers}
+        if eager is None or id(eager) not in known:
             raise UnknownValueError
 
         spec = private.get_handle_spec(eager)
@@ -610,11 +614,18 @@ class HostValues:
         """Assign to a follower, unless the graph is complete or the value is unknown."""
         twin = self.find(value) if _is_open(graph) else None
         if twin is None:
+            self.forget_follower(variable)
             return
 
         with self.making(graph):
             handle = graph.capture(self.followers[variable].handle)
             getattr(tf.raw_ops, op_type)(resource=handle, value=twin)
+
+    def forget_follower(self, variable: int) -> None:
+        """Let the value of a program's variable be unknown from now on."""
+        if self.is_program:
+            self.followers.pop(variable, None)
+            self.followed.discard(variable)
 
     def _find_handle(self, handle: Any) -> Any:
         """Return the eager handle behind a captured one; None for another tensor."""

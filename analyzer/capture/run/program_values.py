@@ -7,6 +7,7 @@ Functions that the program calls are traced as a step is (``host_values.py``).
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 from analyzer.capture import private_names as private
 from analyzer.capture.run.host_values import (
+    ASSIGNMENTS,
     HOST,
     IN_HOST_MEMORY,
     SIZED,
@@ -102,6 +104,9 @@ class ProgramValues:
             return call(function, *args, **kwargs)
 
         if private.is_jit_compiled(function):
+            for variable in tuple(self._functions.followers):  # XLA assigns to any
+                self._functions.forget_follower(variable)
+
             results = call(function, *args, **kwargs)
             if any(map(_is_empty, tf.nest.flatten(results))):  # XLA reads their sizes
                 self._note(function.python_function.__name__, "a size")
@@ -155,6 +160,9 @@ class ProgramValues:
         """Run an eager op; if its values decide a size, also on the host."""
         is_on_host = "CPU" in private.context.context().device_name
         if self._is_running or is_on_host:
+            if op_type in ASSIGNMENTS and not self._is_running:
+                self._functions.forget_follower(id(inputs[0]))
+
             return run(inputs)
 
         if op_type not in SIZED:
@@ -179,7 +187,10 @@ class ProgramValues:
 
         A vocabulary's indices, for example, lie on the card before a table on the host reads them.
         """
+        inputs = [self._read_variable(one) for one in inputs]
         known = [_find_host_value(one) for one in inputs]
+        if op_type in ASSIGNMENTS or op_type == "ReadVariableOp":
+            known[0] = self._find_follower(inputs[0], known[1:])
 
         if private.is_host_only(op_type) or any(map(_is_text, inputs)):
             pairs = zip(known, inputs, strict=True)
@@ -201,13 +212,48 @@ class ProgramValues:
             return tf.nest.map_structure(move, own)
 
         is_known = bool(inputs) and all(one is not None for one in known)
-        if not is_known or not any(map(_lacks_value, tf.nest.flatten(own))):
+        results = tf.nest.flatten(own)
+        is_wanted = op_type in ASSIGNMENTS or any(map(_lacks_value, results))
+        if not is_known or not is_wanted:
             return own
 
         with self._running_own_ops(), private.stop_recording(), tf.device(HOST):
             results = tf.nest.map_structure(self._give_value, own, run(known))
 
         return tf.nest.map_structure(link_gradient, results, own)
+
+    def _read_variable(self, value: Any) -> Any:
+        """Return the tensor of a small integer variable; any other input itself."""
+        is_variable = isinstance(value, private.ResourceVariable)
+        if is_variable and id(value.handle) in self._functions.followers:
+            return value.value()
+
+        return value
+
+    def _find_follower(self, handle: Any, assigned: Sequence[Any]) -> Any:
+        """Return the handle of the variable on the host that has the value of a small integer one.
+
+        ``assigned``: the value that an op assigns, if it is one that does; None if it is unknown.
+        """
+        functions = self._functions
+        if assigned and assigned[0] is None:
+            functions.forget_follower(id(handle))
+        elif assigned and id(handle) not in functions.followers:
+            with self._running_own_ops(), tf.device(HOST):
+                value = tf.convert_to_tensor(assigned[0])
+                is_few = value.dtype.is_integer and value.shape.num_elements() <= _FEW
+                if not is_few or "GPU" not in handle.device:
+                    return None
+
+                follower = private.ResourceVariable(value, trainable=False)
+
+            functions.followers[id(handle)] = follower
+            functions.followed.add(id(handle))
+            weakref.finalize(handle, functions.forget_follower, id(handle))
+
+        follower = functions.followers.get(id(handle))
+
+        return None if follower is None else follower.handle
 
     def _give_value(self, own: Any, host: Any) -> Any:
         """Return a result of the card that has the value of the host's."""

@@ -18,6 +18,17 @@ network.compile("adam", "mse")
 network.fit(tokens, np.ones((32, 1)), batch_size=8, epochs=2, verbose=0)
 assert network.predict(tokens, batch_size=8, verbose=0).shape == (32, 1)
 
+counter = tf.Variable(0, dtype=tf.int64)
+count = tf.function(lambda: counter.assign_add(1))
+for number in range(1, 4):
+    count()
+    counter.assign_add(1)
+    assert counter % 4 == 2 * number % 4
+
+sums = tf.function(lambda rows: tf.reduce_sum(rows, 1))
+assert sums(tf.ragged.constant([[1.0, 2.0], [], [3.0]])).shape == 3
+pairs = tf.sparse.from_dense([[1, 0], [0, 2]])
+assert tf.sparse.to_dense(pairs).shape == (2, 2)
 weight = tf.Variable(5.0)
 assert np.array_equal(tf.range(0.0, 2.0, 0.5), [0, 0.5, 1, 1.5])
 with tf.GradientTape() as tape:
