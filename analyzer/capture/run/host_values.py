@@ -154,6 +154,9 @@ class HostValues:
         self.followers: dict[int, Any] = {}  # id of a handle -> variable on the host
         self.followed: set[int] = set()  # variables whose followers are assigned to
 
+        # of the function that a program calls: index of an argument -> variable on the host
+        self.slots: dict[int, Any] = {}
+
         # id of a handle -> graph, op type and value of each assignment so far
         self.assigned: dict[int, list[tuple[Any, str, Any]]] = {}
 
@@ -477,13 +480,38 @@ class HostValues:
         place = names.index(tensor.name) if tensor.name in names else len(names)
         given = self.arguments[place] if place < len(self.arguments) else None
 
-        if given is None or tf.as_dtype(given.dtype) != tensor.dtype:
+        if given is None or tensor.dtype in _OPAQUE:
+            return None
+        if tf.as_dtype(given.dtype) != tensor.dtype:
             return None
 
-        if tf.is_tensor(given):
-            return find_original(given)
+        value = find_original(given) if tf.is_tensor(given) else given
 
-        return given
+        return (
+            self._read_slot(graph, tensor, place, value) if self.is_program else value
+        )
+
+    def _read_slot(self, graph: Any, tensor: Any, place: int, value: Any) -> Any:
+        """Return the value that an argument has at each call; None if it is unknown."""
+        if value is not None and place not in self.slots:
+            with tf.init_scope(), tf.device(HOST):
+                self.slots[place] = private.ResourceVariable(
+                    tf.convert_to_tensor(value),
+                    trainable=False,
+                    shape=tf.TensorShape(None),
+                )
+
+        slot = self.slots.get(place)
+        if slot is None or slot.dtype != tensor.dtype:
+            return None
+
+        handle = self._capture(graph, slot.handle)
+        with self.making(graph):
+            twin = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tensor.dtype)
+
+        twin.set_shape(tensor.shape)
+
+        return twin
 
     def _capture(self, graph: Any, twin: Any) -> Any:
         """Return a twin as an argument of a graph; a complete graph gets no other arguments."""

@@ -49,6 +49,9 @@ _FEW = 64
 _WITHOUT_VALUES = (tf.resource, tf.variant)
 
 
+# Attribute of a function that a program calls: its arguments' values, as ``HostValues.slots``.
+_SLOTS = "_analyzer_slots"
+
 # Op types whose kernels for a card run on the host
 _RUN_ON_HOST = ("OptionalHasValue", "VarIsInitializedOp")
 
@@ -113,8 +116,28 @@ class ProgramValues:
 
             return results
 
-        with give_true_values(self._functions):
-            return call(function, *args, **kwargs)
+        values = self._functions
+        values.slots = vars(function).setdefault(_SLOTS, {})
+        values.arguments = () if _list_tensors(kwargs) else _list_tensors(args)
+
+        try:
+            self._fill_slots(function.python_function.__name__)
+            with give_true_values(values):
+                return call(function, *args, **kwargs)
+        finally:
+            values.arguments = ()
+
+    def _fill_slots(self, function: str) -> None:
+        """Give the values of a call's arguments to a function that was traced with others."""
+        for place, slot in self._functions.slots.items():
+            given = self._functions.arguments[place:][:1]
+            value = _find_host_value(given[0]) if given else None
+
+            if value is None:
+                self._note(function, "a size")
+            else:
+                with self._running_own_ops(), tf.device(HOST):
+                    slot.assign(value)
 
     # Eager ops
 
@@ -370,6 +393,12 @@ class ProgramValues:
         self.unknown[f"{name} at {line}" if line else name] = decides
 
         return line
+
+
+def _list_tensors(structure: Any) -> list[Any]:
+    flat = tf.nest.flatten(structure, expand_composites=True)
+
+    return [one for one in flat if hasattr(one, "dtype")]
 
 
 def _is_empty(result: Any) -> bool:
