@@ -28,6 +28,13 @@ def delay_kernels(launch_ns: int, kernel_ns: int) -> Iterator[None]:
         set_delays(0, 0)
 
 
+def write_to_card(address: int, value: bytes) -> None:
+    """Write a known value into memory of a card."""
+    copy = ctypes.CDLL(CORE).cuMemcpyHtoD_v2
+    copy.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+    copy(address, value, len(value))
+
+
 def read_requested_peak() -> int:
     """Return the most bytes that live tensors of the first card requested since the last call.
 

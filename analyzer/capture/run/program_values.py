@@ -25,6 +25,7 @@ from analyzer.capture.run.host_values import (
     link_gradient,
     select_all_or_none,
 )
+from analyzer.capture.run.step_variables import find_address
 from analyzer.capture.run.wrapped_calls import Arguments, wrap_calls
 from analyzer.capture.targets.host_setup import (
     SetupValues,
@@ -33,6 +34,7 @@ from analyzer.capture.targets.host_setup import (
     mark_unknown,
 )
 from analyzer.capture.watch.user_lines import find_calling_line
+from analyzer.simulated_card.core_calls import write_to_card
 
 _READS = {
     "__bool__": "a branch",
@@ -241,9 +243,7 @@ class ProgramValues:
             return own
 
         with self._running_own_ops(), private.stop_recording(), tf.device(HOST):
-            results = tf.nest.map_structure(self._give_value, own, run(known))
-
-        return tf.nest.map_structure(link_gradient, results, own)
+            return tf.nest.map_structure(self._give_value, own, run(known))
 
     def _read_variable(self, value: Any) -> Any:
         """Return the tensor of a small integer variable; any other input itself."""
@@ -284,7 +284,9 @@ class ProgramValues:
             return own
 
         if own.shape.num_elements() <= _FEW:
-            own = self._functions.setup.copy(host)
+            address = find_address(own)
+            if address is not None:
+                write_to_card(address, host.numpy().tobytes())
 
         return keep_value(own, host)
 

@@ -21,6 +21,7 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.recording.attribution import FOLDED
 from analyzer.model.recording.records import (
     Device,
     Kind,
@@ -90,6 +91,7 @@ _MOST_NAMED = 3  # ops in a warning
 
 # Of the peak: a graph without these tensors does not explain it.
 _UNKNOWN_RATIO = 0.1
+
 
 # A program with fewer may return them all.
 _LEAST_ACTIVATIONS = 3
@@ -236,7 +238,9 @@ def lacks_ops(
     peak = first + int(in_use[first + 1 :].argmax())
 
     is_scoped = table["op"].str.contains("/", regex=False) & table["step"].notna()
-    is_unknown = is_scoped & ~table["op"].isin(list(structure.ops))
+    is_known = table["op"].isin(list(structure.ops))
+    is_known |= table["op"].str.contains(FOLDED, regex=False)
+    is_unknown = is_scoped & ~is_known
     alive = (born <= peak) & (peak < dies)
 
     return bool(sizes[alive & is_unknown].sum() > _UNKNOWN_RATIO * sizes[alive].sum())
