@@ -224,6 +224,10 @@ def get_function_options(function: Any) -> dict[str, bool]:
     }
 
 
+class HostVariable(ResourceVariable):  # type: ignore[misc,valid-type]
+    """A variable of ours on the host beside a simulated card, which is none of the step."""
+
+
 def list_concrete_functions(function: Any) -> list[Any]:
     """Return the concrete functions of a ``tf.function``, in order of tracing."""
     return list(getattr(function, "_list_all_concrete_functions", list)())

@@ -343,7 +343,7 @@ class HostValues:
         """Return whether unknown conditions are taken to be true."""
         if self.assumed is None:
             with tf.init_scope(), tf.device(HOST):
-                self.assumed = private.ResourceVariable(False, trainable=False)
+                self.assumed = private.HostVariable(False, trainable=False)
 
         with self.making(graph):
             handle = graph.capture(self.assumed.handle)
@@ -495,7 +495,7 @@ class HostValues:
         """Return the value that an argument has at each call; None if it is unknown."""
         if value is not None and place not in self.slots:
             with tf.init_scope(), tf.device(HOST):
-                self.slots[place] = private.ResourceVariable(
+                self.slots[place] = private.HostVariable(
                     tf.convert_to_tensor(value),
                     trainable=False,
                     shape=tf.TensorShape(None),
@@ -614,7 +614,7 @@ class HostValues:
             with tf.init_scope(), tf.device(HOST):
                 value = value() if callable(value) else value
                 value = tf.identity(tf.convert_to_tensor(value, spec.dtype))
-                self.followers[id(eager)] = private.ResourceVariable(
+                self.followers[id(eager)] = private.HostVariable(
                     value,
                     trainable=False,
                 )

@@ -268,15 +268,13 @@ class ProgramValues:
                 if not is_few or "GPU" not in handle.device:
                     return None
 
-                follower = private.ResourceVariable(value, trainable=False)
+                follower = private.HostVariable(value, trainable=False)
 
             functions.followers[id(handle)] = follower
             functions.followed.add(id(handle))
             weakref.finalize(handle, functions.forget_follower, id(handle))
 
-        follower = functions.followers.get(id(handle))
-
-        return None if follower is None else follower.handle
+        return getattr(functions.followers.get(id(handle)), "handle", None)
 
     def _give_value(self, own: Any, host: Any) -> Any:
         """Return a result of the card that has the value of the host's."""

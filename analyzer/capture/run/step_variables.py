@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import decode_name, get_shape, list_callees
 from analyzer.capture.private_names import (
+    HostVariable,
     get_device_parts,
     get_functions,
     get_gradient_accumulators,
@@ -182,7 +183,8 @@ class StepVariables:
         """Add new variables, and their copies on other devices."""
         for variable in variables:
             raw = get_raw_variable(variable)
-            if raw is None or id(raw) in self._known:
+            is_ours = isinstance(raw, HostVariable)
+            if raw is None or is_ours or id(raw) in self._known:
                 continue
 
             name = str(getattr(variable, "path", "") or raw.name.removesuffix(":0"))

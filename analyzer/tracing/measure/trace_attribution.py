@@ -548,6 +548,10 @@ def _add_unread(
 
     lives = (table["born"] < moments[0]) & (table["dies"] > moments[-1])
     lives &= table["step"].isna() & ~table.index.isin(list(holdings))
+    on_card = ~table["allocator"].isin(list(HOST_ALLOCATORS))
+    if on_card.any():
+        lives &= on_card
+
     rest = table[lives & table["address"].notna()]
     held = {number for _, number, _ in holdings.values()}
     wanted: dict[int | None, list[int]] = {}
