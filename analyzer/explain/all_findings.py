@@ -35,8 +35,7 @@ _CAUSES = (
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
     *("input-resized", "vectorized-loop"),
     *("wide-kernel", "recomputable"),
-    *("joined-again", "metric-state", "one-hot", "part-read"),
-    "loop-kept",
+    *("metric-state", "one-hot", "part-read"),
     "from-python",
     "data-stage",
     "larger-call",
@@ -50,7 +49,6 @@ _OF_A_STEP = (
     step_differences.find_recompiled,
     amplification.find_eager_pairs,
     amplification.find_summands,
-    layers.find_looped,
     amplification.find_kept_by_tape,
     peak_tensors.find_whole_set,
     peak_tensors.find_eager_results,
@@ -67,7 +65,6 @@ _OF_A_GRAPH = (
     layers.find_wide_kernel,
     layers.find_recomputable,
     layers.find_one_hot,
-    layers.find_joined,
 )
 
 

@@ -27,9 +27,7 @@ CAUSES = {
     "recomputable": "gated",
     "wide-kernel": "flattened",
     "one-hot": "targets spelled",
-    "joined-again": "joined",
     "metric-state": "metered",
-    "loop-kept": "looped",
 }
 
 
