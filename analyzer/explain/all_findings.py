@@ -70,8 +70,6 @@ _OF_A_GRAPH = (
 
 def collect(analysis: Analysis) -> Analysis:
     """Return the analysis with its findings, without savings that are too small to notice."""
-    whole = analysis
-    analysis = replace(whole, alive=amplification.with_objects(whole.alive))
     found = list(analysis.findings)
 
     if analysis.recording.device.kind != "tpu":  # whose buffers have no names
@@ -102,7 +100,7 @@ def collect(analysis: Analysis) -> Analysis:
 
         return one.id not in _FIRST, is_unsized, severity, is_general, saves
 
-    return replace(whole, findings=tuple(sorted(kept, key=rank)))
+    return replace(analysis, findings=tuple(sorted(kept, key=rank)))
 
 
 def _is_worth_saying(one: Finding, analysis: Analysis) -> bool:

@@ -340,11 +340,6 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     if is_looped.any():
         yield from _find_vectorized(analysis, large[is_looped], tensors)
 
-    rows = analysis.rows
-    types: dict[int, set[str]] = {}
-    for size, kind in zip(rows["requested_bytes"], rows["op_type"], strict=True):
-        types.setdefault(size, set()).add(kind)
-
     sizes: set[int] = set()
     scores: set[str] = set()
     targets: set[int] = set()
@@ -358,9 +353,10 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         finding = _find_resized(analysis, row, tensors)
         size = row["requested_bytes"]
         if size not in sizes:  # both look at all buffers of a size
-            if not types[size].isdisjoint(_PAIRING):
+            kinds = {*analysis.of_size(size)["op_type"]}
+            if kinds & _PAIRING:
                 finding = finding or _find_pairs(analysis, row, tensors)
-            if not types[size].isdisjoint(_EXPANDING):
+            if kinds & {*_EXPANDING}:
                 finding = finding or _find_expanded(analysis, row, tensors)
 
         sizes.add(size)
@@ -387,12 +383,6 @@ def find_large(analysis: Analysis) -> pd.DataFrame:
     return large.sort_values("requested_bytes", ascending=False)
 
 
-def with_objects(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with plain text in place of categories, which a selection copies one by one."""
-    kinds = table.dtypes
-    return table.astype(dict.fromkeys(kinds.index[kinds == "category"], object))
-
-
 def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tensors]:
     """Return both with oneDNN's ops under TensorFlow's types: ``_MklMatMul`` is a ``MatMul``.
 
@@ -403,7 +393,6 @@ def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tenso
         table[table["requested_bytes"] * _SMALL >= analysis.least_bytes]
         for table in (analysis.rows, analysis.alive)
     )
-    rows = with_objects(rows)
     analysis = replace(analysis, rows=rows, alive=alive)
     ops = {
         name: replace(op, type=_VENDOR.sub("", op.type))
