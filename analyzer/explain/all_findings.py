@@ -35,7 +35,7 @@ _CAUSES = (
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
     *("input-resized", "vectorized-loop"),
     *("wide-kernel", "recomputable"),
-    *("metric-state", "one-hot", "part-read"),
+    *("one-hot", "part-read"),
     "from-python",
     "data-stage",
     "larger-call",
@@ -55,7 +55,6 @@ _OF_A_STEP = (
     peak_tensors.find_batch_tensors,
     peak_tensors.find_growth,
     peak_tensors.find_workspaces,
-    peak_tensors.find_metrics,
     peak_tensors.find_state,
 )
 

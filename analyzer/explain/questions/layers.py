@@ -14,7 +14,6 @@ from analyzer.explain.questions.amplification import (
 from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.records import Finding
 
-_OF_WORDS = r"^\[\d+,\d+,(\d{4,})\]$"  # shape of sequences of one-hot vectors
 _IMAGE_RANK = 4
 
 
@@ -60,10 +59,7 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
 
 def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report inputs with a number for each class.
-
-    They are targets of a cross entropy, or sequences that a kernel with as many rows multiplies.
-    """
+    """Report targets of a cross entropy with a number for each class."""
     rows = analysis.rows
     ops = tensors.graph.ops.values()
     losses = [op.name for op in ops if op.type == "SoftmaxCrossEntropyWithLogits"]
@@ -72,15 +68,6 @@ def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
     is_input = (rows["category"] == "input") & (rows["dies"] > analysis.first)
     is_wide = is_input & rows["requested_bytes"].isin(sizes)
-    shapes = rows["shape"].astype(str)
-    kernels = shapes[rows["variable"] != ""]
-    others = shapes[is_input & ~is_wide]
-
-    for classes in others.str.extract(_OF_WORDS, expand=False).dropna().unique():
-        if kernels.str.startswith(f"[{classes},").any():
-            is_word = shapes.str.endswith(f",{classes}]") & ~shapes.isin(kernels)
-            is_wide |= is_word & (rows["category"] != "gradient")
-
     targets = rows[is_wide]
     at_peak = analysis.at_peak(targets)
     if at_peak["requested_bytes"].sum() < analysis.least_bytes:
@@ -90,9 +77,8 @@ def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         analysis,
         "one-hot",
         f"Inputs {targets['shape'].iloc[0]} have one number for each class",
-        "If they are one-hot, give class numbers: as targets to "
-        "SparseCategoricalCrossentropy, which then needs no scratch memory, as inputs to "
-        "an Embedding. The input pipeline then makes no one-hot tensors.",
+        "If they are one-hot, give class numbers to SparseCategoricalCrossentropy, which "
+        "then needs no scratch memory. The input pipeline then makes no one-hot tensors.",
         at_peak,
         saves=saved_without_rows(analysis, rows[is_wide | is_scratch]),
     )

@@ -334,21 +334,6 @@ def find_eager_results(analysis: Analysis) -> Iterator[Finding]:
     )
 
 
-def find_metrics(analysis: Analysis) -> Iterator[Finding]:
-    """Report the variables of metrics, with their next values."""
-    is_metric = analysis.rows["role"] == "metric"
-    yield from _report_tensors(
-        analysis,
-        analysis.alive[analysis.alive["role"] == "metric"],
-        "metric-state",
-        "are variables of metrics and their next values",
-        "A confusion matrix has a number for each pair of classes, and an AUC of several "
-        "labels one for each threshold and label. Keep sums for each class, or compute "
-        "the metric from the predictions after the epoch.",
-        saves_bytes=saved_without_rows(analysis, analysis.rows[is_metric]),
-    )
-
-
 def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
     """Report copies of the step's inputs that are alive at the peak.
 

@@ -369,27 +369,6 @@ def repeated_mended():
     )
 
 
-def metered(*metrics):
-    model = targets("SparseCategorical", 2000)
-    metrics = metrics or (keras.metrics.MeanIoU(2000, sparse_y_pred=False),)
-    model.compile("sgd", model.loss, metrics=list(metrics))
-    return model
-
-
-def metered_mended():
-    return metered("accuracy")
-
-
-def spelled(*layers):
-    layers = layers or (keras.Input((32, 8000)), keras.layers.Dense(32))
-    return built("sgd", "mse", *layers, keras.layers.GlobalAveragePooling1D())
-
-
-def spelled_mended():
-    embedding = keras.layers.Embedding(8000, 32)
-    return spelled(keras.Input((32,), dtype="int32"), embedding)
-
-
 def resized():
     images = tf.cast(draw(16, 512, 512, 3), "uint8")
     size = (16, 32)
