@@ -608,24 +608,22 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
     Another elementwise op has an operand of the result's size.
     """
     rows = analysis.rows
-    alive = analysis.alive
-    is_unnamed = (alive["tensor"] == "") & alive["op"].isin(_ELEMENTWISE)
-    results = alive[is_unnamed & (alive["requested_bytes"] >= analysis.least_bytes)]
+    large = find_large(analysis)
+    results = large[(large["tensor"] == "") & large["op"].isin(_ELEMENTWISE)]
 
     for row in results.sort_values("born").to_dict("records"):
         size = int(row["requested_bytes"])
         before = rows[(rows["born"] < row["born"]) & (rows["dies"] > row["born"])]
         shapes = {*before["shape"].astype(str)}
-        sides = [math.isqrt(size // width) for width in _WIDTHS]
-        found = [n for n in sides if {f"[{n}]", f"[{n},1]"} <= shapes]
 
-        if found and size > before["requested_bytes"].max():
-            n = found[0]
-            same = analysis.of_size(size)
+        for width in _WIDTHS:
+            n = math.isqrt(size // width)
             pair = (f"[{n}]", f"[{n},1]")
-            made = f"[{n},{n}] ({format_bytes(size)})"
-            yield _report_pairs(analysis, pair, made, row["source"], same)
-            return
+            if {*pair} <= shapes and size > before["requested_bytes"].max():
+                same = analysis.of_size(size)
+                made = f"[{n},{n}] ({format_bytes(size)})"
+                yield _report_pairs(analysis, pair, made, row["source"], same)
+                return
 
 
 def _report_pairs(
