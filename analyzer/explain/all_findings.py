@@ -35,8 +35,7 @@ _CAUSES = (
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
     *("input-resized", "vectorized-loop"),
     *("wide-kernel", "recomputable"),
-    *("joined-again", "metric-state", "one-hot", "part-read"),
-    "loop-kept",
+    *("one-hot", "part-read"),
     "from-python",
     "data-stage",
     "larger-call",
@@ -50,14 +49,12 @@ _OF_A_STEP = (
     step_differences.find_recompiled,
     amplification.find_eager_pairs,
     amplification.find_summands,
-    layers.find_looped,
     amplification.find_kept_by_tape,
     peak_tensors.find_whole_set,
     peak_tensors.find_eager_results,
     peak_tensors.find_batch_tensors,
     peak_tensors.find_growth,
     peak_tensors.find_workspaces,
-    peak_tensors.find_metrics,
     peak_tensors.find_state,
 )
 
@@ -67,14 +64,11 @@ _OF_A_GRAPH = (
     layers.find_wide_kernel,
     layers.find_recomputable,
     layers.find_one_hot,
-    layers.find_joined,
 )
 
 
 def collect(analysis: Analysis) -> Analysis:
     """Return the analysis with its findings, without savings that are too small to notice."""
-    whole = analysis
-    analysis = replace(whole, alive=amplification.with_objects(whole.alive))
     found = list(analysis.findings)
 
     if analysis.recording.device.kind != "tpu":  # whose buffers have no names
@@ -105,7 +99,7 @@ def collect(analysis: Analysis) -> Analysis:
 
         return one.id not in _FIRST, is_unsized, severity, is_general, saves
 
-    return replace(whole, findings=tuple(sorted(kept, key=rank)))
+    return replace(analysis, findings=tuple(sorted(kept, key=rank)))
 
 
 def _is_worth_saying(one: Finding, analysis: Analysis) -> bool:

@@ -217,9 +217,9 @@ def _is_peak_between(steps: Sequence[Step], line: Timeline) -> bool:
 
 def saved_without(
     analysis: Analysis,
-    sizes: Sequence[int] | Instants,
-    gone_from: Sequence[int] | Instants,
-    gone_until: Sequence[int] | Instants,
+    sizes: npt.ArrayLike,
+    gone_from: npt.ArrayLike,
+    gone_until: npt.ArrayLike,
 ) -> int:
     """Return how far the steady step's requested peak falls if buffers are absent for a while.
 
@@ -254,9 +254,9 @@ def count_live_bytes(analysis: Analysis) -> Instants:
 
 def count_live_bytes_without(
     analysis: Analysis,
-    sizes: Sequence[int] | Instants,
-    gone_from: Sequence[int] | Instants,
-    gone_until: Sequence[int] | Instants,
+    sizes: npt.ArrayLike,
+    gone_from: npt.ArrayLike,
+    gone_until: npt.ArrayLike,
 ) -> Instants:
     """Return ``count_live_bytes`` without buffers; the arguments are those of ``saved_without``."""
     held = count_live_bytes(analysis)

@@ -17,6 +17,7 @@ from analyzer.report.render.sections import (
     CellValue,
     Document,
     Paragraph,
+    Row,
     Section,
     Table,
     TableColumn,
@@ -153,7 +154,7 @@ def _size_section(answer: FitAnswer) -> Section:
     beside = answer.beside_pool_bytes
     needs = [(point.need_bytes or 0) + beside for point in answer.points]
     top = max(needs) or 1
-    rows: list[tuple[CellValue, ...]] = []
+    rows: list[Row] = []
 
     for point, need in zip(answer.points, needs, strict=True):
         word = _describe_point(answer, point)
@@ -196,7 +197,7 @@ def _card_table(answer: FitAnswer) -> Table:
     else:
         columns.append(TableColumn(f"{answer.noun} {answer.wanted}", least=4))
 
-    rows: list[tuple[CellValue, ...]] = []
+    rows: list[Row] = []
     fitting_first = sorted(answer.cards, key=lambda card: not card.holds_wanted)
 
     for card in fitting_first:
@@ -211,7 +212,7 @@ def _card_table(answer: FitAnswer) -> Table:
     return Table(tuple(columns), tuple(rows))
 
 
-def _card_row(answer: FitAnswer, card: CardAnswer) -> tuple[CellValue, ...]:
+def _card_row(answer: FitAnswer, card: CardAnswer) -> Row:
     """Return the cells of a card after its name."""
     row: list[CellValue] = []
     if card.price is not None:

@@ -1,6 +1,5 @@
 """Build the document of a difference between two steps."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from analyzer.explain.comparison import KIND_WORDS, compare
 from analyzer.model.contract import report_file
+from analyzer.model.contract.fields import StrPath
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import (
@@ -18,9 +18,9 @@ from analyzer.report.output_files import ReportOutput, write_text
 from analyzer.report.render.sections import (
     COLUMNS,
     Cell,
-    CellValue,
     Document,
     Paragraph,
+    Row,
     Section,
     Table,
     TableColumn,
@@ -99,7 +99,7 @@ def _changes(title: str, rows: Sequence[report_file.LayerOfBoth], most: int) -> 
         words = f"{title}: all {len(rows)} are the same."
         return Section("", (Paragraph(words, "muted"),))
 
-    cells: list[tuple[CellValue, ...]] = []
+    cells: list[Row] = []
     shown = _largest(changed, most)
     others = changed[len(shown) :]
 
@@ -120,7 +120,7 @@ def _changes(title: str, rows: Sequence[report_file.LayerOfBoth], most: int) -> 
     return Section("", (table,))
 
 
-def _cells(row: report_file.BytesOfBoth) -> tuple[CellValue, ...]:
+def _cells(row: report_file.BytesOfBoth) -> Row:
     a = row.a_bytes
     b = row.b_bytes
     delta = row.delta_bytes
@@ -176,13 +176,13 @@ class Diff(ReportOutput):
             f"the limit is {allowed.strip()}."
         )
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
+    def to_html(self, path: StrPath) -> None:
         """Write the page of the second step, with the difference as its first view."""
         from analyzer.report.page.build import render
 
         write_text(Path(path), render(*self.newer, comparison=self.report))
 
-    def to_markdown(self, path: str | os.PathLike[str]) -> None:
+    def to_markdown(self, path: StrPath) -> None:
         """Write a summary for a pull request."""
         from analyzer.report.render.markdown import to_markdown
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from analyzer.model.contract.fields import ReportRecord
+from analyzer.model.contract.fields import ReportRecord, StrPath
 from analyzer.model.contract.report_json import Json, encode_report, plain_report
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import delay_signals
@@ -131,6 +131,6 @@ class ReportOutput:
         """The report as JSON values."""
         return plain_report(self.report)
 
-    def to_json(self, path: str | os.PathLike[str]) -> None:
+    def to_json(self, path: StrPath) -> None:
         """Write the document."""
         write_text(Path(path), encode_report(self.report))

@@ -27,9 +27,9 @@ from analyzer.report.answer import (
 from analyzer.report.render.sections import (
     COLUMNS,
     Cell,
-    CellValue,
     Document,
     Paragraph,
+    Row,
     Section,
     Table,
     TableColumn,
@@ -151,7 +151,7 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
 def _categories_section(report: ReportFile) -> Section:
     """Return the categories from 1 % of the peak on, and the sum of the others."""
     shares = sorted(list_shares(report), key=lambda row: -row[2])
-    rows: list[tuple[CellValue, ...]] = []
+    rows: list[Row] = []
     rest = total = report.peak.requested_bytes
 
     for name, label, size_bytes, ratio in shares:
@@ -204,7 +204,7 @@ def _sum_of(group: Sequence[TensorAtPeak]) -> int:
     return sum(one.requested_bytes for one in group)
 
 
-def _tensors_row(group: Sequence[TensorAtPeak]) -> tuple[CellValue, ...]:
+def _tensors_row(group: Sequence[TensorAtPeak]) -> Row:
     """Return the row of equal tensors; the last op that reads them may differ."""
     first = group[0]
     size = format_bytes(first.requested_bytes)
@@ -245,7 +245,7 @@ def layer_sections(report: ReportFile, most: int) -> Iterator[Section]:
 
     least = report.peak.requested_bytes // LEAST_PARTS
     ordered = sorted(groups.items(), key=lambda group: -group[0][1] * len(group[1]))
-    rows: list[tuple[CellValue, ...]] = []
+    rows: list[Row] = []
 
     for (_, total), names in ordered[:most]:
         count = len(names)
@@ -262,7 +262,7 @@ def layer_sections(report: ReportFile, most: int) -> Iterator[Section]:
 
 def hosts_section(hosts: Sequence[HostRow], most: int) -> Section:
     """Return the devices of all hosts, the one with the least room first."""
-    rows: list[tuple[CellValue, ...]] = []
+    rows: list[Row] = []
 
     for place, row in enumerate(hosts[:most]):
         words = "incomplete trace" if row.damaged else ""

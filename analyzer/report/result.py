@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analyzer.model.contract.fields import StrPath
 from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.report.output_files import ReportOutput, output_file, write_text
@@ -88,11 +88,11 @@ class Result(ReportOutput):
 
         return render(self.report, self.recording)
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
+    def to_html(self, path: StrPath) -> None:
         """Write the report page: one file that needs no network."""
         write_text(Path(path), self._page)
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
+    def to_csv(self, path: StrPath) -> None:
         """Write every allocation, in order of birth; ``alive_at_peak`` is for the requested peak."""
         rows = self.allocations.sort_values("born", kind="stable")
         is_alive = rows.index.isin(self.analysis.alive.index)
@@ -103,7 +103,7 @@ class Result(ReportOutput):
 
     def to_markdown(
         self,
-        path: str | os.PathLike[str],
+        path: StrPath,
         *,
         max_peak_bytes: int | None = None,
     ) -> None:
@@ -116,7 +116,7 @@ class Result(ReportOutput):
             to_markdown(report_document(self.report, max_peak_bytes)),
         )
 
-    def to_graph(self, path: str | os.PathLike[str]) -> None:
+    def to_graph(self, path: StrPath) -> None:
         """Write the graph of ops and tensors as node-link JSON."""
         from analyzer.model.graph.networkx_graph import to_node_link
 
@@ -128,13 +128,13 @@ class Result(ReportOutput):
 
         write_text(Path(path), to_node_link(self.graph))
 
-    def to_perfetto(self, path: str | os.PathLike[str]) -> None:
+    def to_perfetto(self, path: StrPath) -> None:
         """Write counters and lifetimes as Chrome trace events, for Perfetto."""
         from analyzer.report.perfetto import chrome_trace
 
         write_text(Path(path), chrome_trace(self.recording))
 
-    def to_torch_snapshot(self, path: str | os.PathLike[str]) -> None:
+    def to_torch_snapshot(self, path: StrPath) -> None:
         """Write a memory snapshot of PyTorch, for pytorch.org/memory_viz and Mosaic."""
         from analyzer.report.torch_snapshot import torch_snapshot
 

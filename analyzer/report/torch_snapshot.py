@@ -6,7 +6,7 @@ in order, and the blocks of each segment at the end. It is stored with ``pickle`
 
 import pickle
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,9 @@ from analyzer.model.choice import Category
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import main_allocator_rows
 from analyzer.report.perfetto import state_times_us
+
+# call stack of each buffer, by its row
+Frames: TypeAlias = dict[int, list[dict[str, Any]]]
 
 _PICKLE_PROTOCOL = 4  # the newest that memory_viz reads
 _REGION_GAP_BYTES = 1 << 20  # unused memory that separates two segments
@@ -74,7 +77,7 @@ def _frames(row: Any) -> list[dict[str, Any]]:
 def _list_events(
     table: pd.DataFrame,
     times_us: list[int],
-    frames: dict[int, list[dict[str, Any]]],
+    frames: Frames,
 ) -> list[dict[str, Any]]:
     """Return the allocations and frees in order; of one moment the frees first."""
     last = len(times_us) - 2
@@ -118,7 +121,7 @@ def _list_events(
 def _list_segments(
     table: pd.DataFrame,
     alive: pd.DataFrame,
-    frames: dict[int, list[dict[str, Any]]],
+    frames: Frames,
 ) -> list[dict[str, Any]]:
     """Return the contiguous regions of all buffers, with the buffers that live at the end."""
     ordered = table.sort_values("place")
@@ -156,7 +159,7 @@ def _list_blocks(
     rows: pd.DataFrame,
     start: int,
     end: int,
-    frames: dict[int, list[dict[str, Any]]],
+    frames: Frames,
 ) -> Iterator[dict[str, Any]]:
     """Yield the used blocks between two addresses, and the free ones between them."""
     free = {"requested_size": 0, "state": "inactive", "frames": []}

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from analyzer.capture.process.run_folders import make_default_path
 from analyzer.capture.targets.target_spec import (
@@ -25,6 +25,7 @@ from analyzer.model.contract.capture_request import (
     StepOptions,
     TargetKind,
 )
+from analyzer.model.contract.fields import StrPath
 from analyzer.model.errors import InputError
 from analyzer.report.result import Result
 from analyzer.session.opening import open_estimate, open_hosts, open_result
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
 
     from analyzer.capture.watch.watch_block import WatchBlock
     from analyzer.report.diff_sections import Diff
-
-
-StrPath: TypeAlias = str | os.PathLike[str]
 
 
 def make_options(step: StepOptions) -> CaptureOptions:

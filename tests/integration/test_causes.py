@@ -26,15 +26,12 @@ CAUSES = {
     "attention-scores": "attended",
     "recomputable": "gated",
     "wide-kernel": "flattened",
-    "one-hot": "targets spelled",
-    "joined-again": "joined",
-    "metric-state": "metered",
-    "loop-kept": "looped",
+    "one-hot": "targets",
 }
 
 
 # The lines of Keras are not the user's.
-BY_KERAS = "table flattened targets metered spelled"
+BY_KERAS = "table flattened targets"
 
 
 def estimate(workbench: Workbench, name: str, *options: str) -> dict[str, Any]:

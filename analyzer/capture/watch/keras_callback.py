@@ -1,12 +1,12 @@
 """A Keras callback that watches the steps of ``fit`` or ``predict``."""
 
-import os
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import keras
 
 from analyzer.model.contract.capture_request import SCRIPT_STEPS, SCRIPT_WARMUP_STEPS
+from analyzer.model.contract.fields import StrPath
 
 
 class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -39,13 +39,13 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(
         self,
-        out: str | os.PathLike[str] | None = None,
+        out: StrPath | None = None,
         *,
         steps: int = SCRIPT_STEPS,
         warmup: int = SCRIPT_WARMUP_STEPS,
         name: str = "fit",
         force: bool = False,
-        on_oom: str | os.PathLike[str] | None = None,
+        on_oom: StrPath | None = None,
     ) -> None:
         super().__init__()
         self._options = {

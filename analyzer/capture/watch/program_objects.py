@@ -46,8 +46,7 @@ class ProgramObjects:
 
     def __init__(self) -> None:
         self.stages: dict[tuple[str, str], DataStage] = {}
-        self._stage_of: weakref.WeakKeyDictionary[Any, DataStage]
-        self._stage_of = weakref.WeakKeyDictionary()
+        self._cached: weakref.WeakSet[Any] = weakref.WeakSet()  # made by ``cache``
 
         # By line, and for tapes whether they are persistent:
         self._asked: set[tuple[str, bool]] = set()  # a tape computed gradients
@@ -67,7 +66,6 @@ class ProgramObjects:
         A stage directly after a cache holds the elements of the cache.
         """
         dataset, *options = args
-        before = self._stage_of.get(dataset)
         where = ""
         if frame is not None and is_own(frame.f_code.co_filename):
             where = format_line(frame)
@@ -76,12 +74,14 @@ class ProgramObjects:
             isinstance(one, str) and one for one in options
         )
 
-        is_cached = before is not None and before.kind == "cache"
+        is_cached = dataset in self._cached
         if not where or in_file or is_cached or len(self.stages) >= _MAX_STAGES:
             return
 
         elements = _count_elements(dataset)
-        if kind != "cache":
+        if kind == "cache":
+            self._cached.add(made)
+        else:
             numbers = [one for one in options if isinstance(one, int)]
             wanted = numbers[0] if numbers else -1  # TensorFlow chooses
 
@@ -91,16 +91,12 @@ class ProgramObjects:
 
             elements = held if 0 <= held <= _MAX_INT32 else None
 
-        is_wrapped = before is not None and (before.kind, before.where) == (kind, where)
-        stage = DataStage(
+        self.stages[kind, where] = DataStage(
             kind=kind,
             where=where,
             elements=elements,
             element_bytes=count_element_bytes(dataset),
-            wraps=before.wraps + 1 if before is not None and is_wrapped else 1,
         )
-
-        self.stages[kind, where] = self._stage_of[made] = stage
 
     def add_queues(self) -> None:
         """Note the queues of batches that workers of a ``PyDataset`` fill."""

@@ -145,9 +145,7 @@ def _run_in_terminal(
         KeyboardInterrupt: Ctrl-C came a second time while the script's observations were written.
     """
     interrupted_s = -math.inf
-    killed_s = (
-        math.inf
-    )  # when a child dies that an op keeps from its handler of SIGTERM
+    killed_s = math.inf  # when a child dies that an op keeps from its handler
     is_second = False
     mark = secrets.token_hex(8)
 

@@ -146,8 +146,8 @@ _NEEDS_COPIES = re.compile("Conv|Pool|Tile")  # in the type of a reader
 _COPYING = ("OneHot", "Tile", "BroadcastTo", "Cast")
 _PAIRING = {*_ELEMENTWISE, *_COPYING}  # types whose results or readers pair operands
 _LAST_AXIS = r",(\d+)\]$"
-_LOOKUPS = ("GatherV2", "ResourceGather")
-_WITH_GRADIENT = (*MATRICES, *_LOOKUPS)  # whose gradients are new tensors
+LOOKUPS = ("GatherV2", "ResourceGather")
+_WITH_GRADIENT = (*MATRICES, *LOOKUPS)  # whose gradients are new tensors
 _REPEATED = (
     "tf.repeat with counts pads each row to the largest count. Look the rows up: "
     "tf.gather(x, tf.repeat(tf.range(n), counts))."
@@ -182,7 +182,7 @@ _PART = (
 )
 
 # unneeded if a product reads them
-_FOR_PRODUCTS = ("MatrixDiagV3", "SparseToDense", _PATCHES, *_LOOKUPS)
+_FOR_PRODUCTS = ("MatrixDiagV3", "SparseToDense", _PATCHES, *LOOKUPS)
 _OF_PAIRS = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
 _MATRIX = 2  # axes
 _OF_ONE_NUMBER = r"(^|/)(Fill|(ones|zeros)(_like)?)(_\d+)?$"  # TensorFlow's names
@@ -340,11 +340,6 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     if is_looped.any():
         yield from _find_vectorized(analysis, large[is_looped], tensors)
 
-    rows = analysis.rows
-    types: dict[int, set[str]] = {}
-    for size, kind in zip(rows["requested_bytes"], rows["op_type"], strict=True):
-        types.setdefault(size, set()).add(kind)
-
     sizes: set[int] = set()
     scores: set[str] = set()
     targets: set[int] = set()
@@ -358,9 +353,10 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         finding = _find_resized(analysis, row, tensors)
         size = row["requested_bytes"]
         if size not in sizes:  # both look at all buffers of a size
-            if not types[size].isdisjoint(_PAIRING):
+            kinds = {*analysis.of_size(size)["op_type"]}
+            if kinds & _PAIRING:
                 finding = finding or _find_pairs(analysis, row, tensors)
-            if not types[size].isdisjoint(_EXPANDING):
+            if kinds & {*_EXPANDING}:
                 finding = finding or _find_expanded(analysis, row, tensors)
 
         sizes.add(size)
@@ -387,12 +383,6 @@ def find_large(analysis: Analysis) -> pd.DataFrame:
     return large.sort_values("requested_bytes", ascending=False)
 
 
-def with_objects(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with plain text in place of categories, which a selection copies one by one."""
-    kinds = table.dtypes
-    return table.astype(dict.fromkeys(kinds.index[kinds == "category"], object))
-
-
 def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tensors]:
     """Return both with oneDNN's ops under TensorFlow's types: ``_MklMatMul`` is a ``MatMul``.
 
@@ -403,7 +393,6 @@ def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tenso
         table[table["requested_bytes"] * _SMALL >= analysis.least_bytes]
         for table in (analysis.rows, analysis.alive)
     )
-    rows = with_objects(rows)
     analysis = replace(analysis, rows=rows, alive=alive)
     ops = {
         name: replace(op, type=_VENDOR.sub("", op.type))
@@ -619,24 +608,22 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
     Another elementwise op has an operand of the result's size.
     """
     rows = analysis.rows
-    alive = analysis.alive
-    is_unnamed = (alive["tensor"] == "") & alive["op"].isin(_ELEMENTWISE)
-    results = alive[is_unnamed & (alive["requested_bytes"] >= analysis.least_bytes)]
+    large = find_large(analysis)
+    results = large[(large["tensor"] == "") & large["op"].isin(_ELEMENTWISE)]
 
     for row in results.sort_values("born").to_dict("records"):
         size = int(row["requested_bytes"])
         before = rows[(rows["born"] < row["born"]) & (rows["dies"] > row["born"])]
         shapes = {*before["shape"].astype(str)}
-        sides = [math.isqrt(size // width) for width in _WIDTHS]
-        found = [n for n in sides if {f"[{n}]", f"[{n},1]"} <= shapes]
 
-        if found and size > before["requested_bytes"].max():
-            n = found[0]
-            same = analysis.of_size(size)
+        for width in _WIDTHS:
+            n = math.isqrt(size // width)
             pair = (f"[{n}]", f"[{n},1]")
-            made = f"[{n},{n}] ({format_bytes(size)})"
-            yield _report_pairs(analysis, pair, made, row["source"], same)
-            return
+            if {*pair} <= shapes and size > before["requested_bytes"].max():
+                same = analysis.of_size(size)
+                made = f"[{n},{n}] ({format_bytes(size)})"
+                yield _report_pairs(analysis, pair, made, row["source"], same)
+                return
 
 
 def _report_pairs(
@@ -755,7 +742,7 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
         return bool(readers) and readers <= _ELEMENTWISE
     if any(map(_NEEDS_COPIES.search, readers)):
         return False
-    if kind in _LOOKUPS:
+    if kind in LOOKUPS:
         shape = tensors.size_of(maker["tensor"])[0]
         ids = tensors.size_of(tensors.graph.inputs_of(maker["op"])[1])[0]
         is_of_matrices = bool(ids) and shape.count(",") - ids.count(",") >= _MATRIX

@@ -1,4 +1,4 @@
-"""Layers, loops and elementwise functions whose form takes much of the peak."""
+"""Layers and elementwise functions whose form takes much of the peak."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,6 @@ from analyzer.explain.analysis import Analysis, saved_without_rows
 from analyzer.explain.buffer_words import is_retained
 from analyzer.explain.questions.amplification import (
     POINTWISE,
-    TIMES,
     Tensors,
     is_most,
     report_rows,
@@ -15,11 +14,7 @@ from analyzer.explain.questions.amplification import (
 from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.records import Finding
 
-_OF_WORDS = r"^\[\d+,\d+,(\d{4,})\]$"  # shape of sequences of one-hot vectors
 _IMAGE_RANK = 4
-_PARTS = 8
-_BODY = "/?while/body"  # of the scope of a loop's ops
-_MANY_TRIPS = 256
 
 
 def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
@@ -64,10 +59,7 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
 
 def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report inputs with a number for each class.
-
-    They are targets of a cross entropy, or sequences that a kernel with as many rows multiplies.
-    """
+    """Report targets of a cross entropy with a number for each class."""
     rows = analysis.rows
     ops = tensors.graph.ops.values()
     losses = [op.name for op in ops if op.type == "SoftmaxCrossEntropyWithLogits"]
@@ -76,15 +68,6 @@ def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
     is_input = (rows["category"] == "input") & (rows["dies"] > analysis.first)
     is_wide = is_input & rows["requested_bytes"].isin(sizes)
-    shapes = rows["shape"].astype(str)
-    kernels = shapes[rows["variable"] != ""]
-    others = shapes[is_input & ~is_wide]
-
-    for classes in others.str.extract(_OF_WORDS, expand=False).dropna().unique():
-        if kernels.str.startswith(f"[{classes},").any():
-            is_word = shapes.str.endswith(f",{classes}]") & ~shapes.isin(kernels)
-            is_wide |= is_word & (rows["category"] != "gradient")
-
     targets = rows[is_wide]
     at_peak = analysis.at_peak(targets)
     if at_peak["requested_bytes"].sum() < analysis.least_bytes:
@@ -94,9 +77,8 @@ def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         analysis,
         "one-hot",
         f"Inputs {targets['shape'].iloc[0]} have one number for each class",
-        "If they are one-hot, give class numbers: as targets to "
-        "SparseCategoricalCrossentropy, which then needs no scratch memory, as inputs to "
-        "an Embedding. The input pipeline then makes no one-hot tensors.",
+        "If they are one-hot, give class numbers to SparseCategoricalCrossentropy, which "
+        "then needs no scratch memory. The input pipeline then makes no one-hot tensors.",
         at_peak,
         saves=saved_without_rows(analysis, rows[is_wide | is_scratch]),
     )
@@ -147,53 +129,4 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
         gone,
         max(lines),
         saved_without_rows(analysis, gone[:-1]),  # one is computed again at a time
-    )
-
-
-def find_joined(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report kept concatenations that hold the same parts several times, as in a DenseNet."""
-    alive = analysis.alive
-    kept = alive[is_retained(alive)]
-    joined = kept[kept["op_type"] == "ConcatV2"]
-    inputs = {one for op in joined["op"] for one in tensors.graph.inputs_of(op)}
-    parts = inputs - {*joined["tensor"]}
-    least = TIMES * sum(tensors.size_of(part)[1] for part in parts)
-
-    # with results of a normalization and an activation
-    same = kept[kept["requested_bytes"].isin(joined["requested_bytes"])]
-    if not 0 < least <= joined["requested_bytes"].sum() or not is_most(analysis, same):
-        return
-
-    is_smaller = same["requested_bytes"] < same["requested_bytes"].max()
-    yield report_share(
-        analysis,
-        "joined-again",
-        f"{len(joined)} concatenations hold the same parts, with results of their size",
-        "The gradients need them. Put the concatenation of a layer, its normalization "
-        "and its activation into one function inside tf.recompute_grad, which computes "
-        "them again. The saving is that with the largest layer at a time.",
-        same,
-        tensors.line_of(joined.iloc[0]),
-        saved_without_rows(analysis, same[is_smaller]),
-    )
-
-
-def find_looped(analysis: Analysis) -> Iterator[Finding]:
-    """Report the results of a loop's trips that wait for its gradient."""
-    alive = analysis.alive
-    rows = alive[alive["op"].astype(str).str.contains(_BODY) & is_retained(alive)]
-    trips = rows.groupby("tensor", observed=True).size().max()
-    if not is_most(analysis, rows) or trips < _MANY_TRIPS:
-        return
-
-    yield report_share(
-        analysis,
-        "loop-kept",
-        f"Results of {trips:,} trips of a loop wait for its gradient",
-        "A recurrent layer without a fused kernel is such a loop. Train on parts of the "
-        "sequence (truncated backpropagation), with tf.stop_gradient on the state between "
-        f"them. The saving is that of {_PARTS} parts.",
-        rows,
-        next(filter(None, rows["source"]), ""),
-        saved_without_rows(analysis, rows, 1 - 1 / _PARTS),
     )

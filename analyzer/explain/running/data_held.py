@@ -26,7 +26,6 @@ _LEAST_HOST = 4  # data on the host is reported above this multiple of the limit
 _MANY = 8
 _ROWS_OF_DATA = 1000  # the same limit in rows, if the batch size is unknown
 _ARRAYS = 4  # in one holder, such as a data set of inputs and targets
-_WRAPS = 3  # stages around each other from which on a loop makes them
 
 _OF_THE_WATCH = (
     "step",
@@ -69,9 +68,7 @@ def find_data(
 
     for stage in watch.stages:
         is_filling = stage is filled
-        if stage.wraps >= _WRAPS:
-            yield _report_wraps(stage)
-        elif is_filling or _stage_bytes(stage) >= _LEAST_HOST * least:
+        if is_filling or _stage_bytes(stage) >= _LEAST_HOST * least:
             yield _report_stage(analysis, stage, is_filling=is_filling)
 
 
@@ -151,16 +148,6 @@ _STAGE_ADVICE = {
         "smaller buffer."
     ),
 }
-
-
-def _report_wraps(one: DataStage) -> Finding:
-    return Finding(
-        id="data-wrapped",
-        severity=Severity.MEDIUM,
-        title=f"{one.wraps} {one.kind} stages of tf.data are nested ({one.where})",
-        detail="A loop wraps the data set that it made before, so that each pass adds a stage "
-        "with its own buffer. Make the stage once, before the loop.",
-    )
 
 
 def _report_stage(analysis: Analysis, one: DataStage, *, is_filling: bool) -> Finding:

@@ -1,9 +1,13 @@
 """Types of the records' fields; limits far above real values keep sums and products in 64 bits."""
 
 import math
-from typing import Annotated
+import os
+from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
+
+# a path that a caller gives
+StrPath: TypeAlias = str | os.PathLike[str]
 
 MOST_BYTES = 1 << 50  # limit of the size of one buffer: 1 PiB
 # limit of a number of repetitions: steps, constants, compilations

@@ -119,7 +119,6 @@ class DataStage(Struct, frozen=True, kw_only=True):
     where: Name
     elements: Index | None = None
     element_bytes: Bytes | None = None  # None if a shape is open
-    wraps: Index = 1  # how often the line wraps its own result
 
 
 class LiveModels(Struct, frozen=True, kw_only=True):

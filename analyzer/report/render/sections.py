@@ -40,15 +40,15 @@ _NUMBERS = ("number", "bytes", "change", "percent")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value with a tone; ``path`` is its place in the JSON, ``note`` a text behind a bar."""
+    """A value with a tone; ``path`` is its place in the JSON."""
 
     value: str | int | float | None
     tone: Tone = "plain"
     path: str = ""
-    note: str = ""
 
 
 CellValue = str | int | float | None | Cell
+Row = tuple[CellValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Table:
     """Rows of cells, one cell for each column, and a line below them."""
 
     columns: tuple[TableColumn, ...]
-    rows: tuple[tuple[CellValue, ...], ...]
+    rows: tuple[Row, ...]
     caption: str = ""
 
 
@@ -154,10 +154,10 @@ def cell_of(value: CellValue) -> Cell:
 
 
 def cell_text(cell: Cell, kind: ColumnKind) -> str:
-    """Return the text of a cell, unescaped; for a bar its note."""
+    """Return the text of a cell, unescaped; none for a bar."""
     value = cell.value
     if value is None or kind == "bar":
-        return cell.note
+        return ""
     if isinstance(value, str):
         return value
     if kind == "bytes":

@@ -264,17 +264,14 @@ def _draw_cell(
 
 
 def _draw_text(value: sections.CellValue, kind: sections.ColumnKind) -> str:
-    """Return the text of a cell; a bar for a ratio, with its note behind it."""
+    """Return the text of a cell; a bar for a ratio."""
     cell = sections.cell_of(value)
-    text = sections.cell_text(cell, kind)
-
     if kind != "bar" or not isinstance(cell.value, (int, float)):
-        return text
+        return sections.cell_text(cell, kind)
 
     cells = round(min(cell.value, 1.0) * _BAR_CELLS)
-    bar = "█" * cells or "▏"
 
-    return f"{bar} {text}".strip()
+    return "█" * cells or "▏"
 
 
 class Fitted:

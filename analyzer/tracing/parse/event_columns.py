@@ -3,7 +3,6 @@
 Texts are stored as numbers. Arrays replace the lookup of each event's keys.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -323,8 +322,9 @@ def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
 class KernelColumns:
     """Columns of kernels, launches and executor events; times are relative to their line's."""
 
-    def __init__(self) -> None:
-        self._texts = TextNumbers("")
+    def __init__(self, texts: TextNumbers) -> None:
+        """Start without rows; ``texts`` are those of all planes' names."""
+        self._texts = texts
         self._kernels = ColumnPieces(number=np.int64, op=np.int32)
 
         self._launches = ColumnPieces(
@@ -380,20 +380,10 @@ class KernelColumns:
 
         for key in op_keys:
             here = (stats["name_id"] == key) & (stats["ref"] != 0)
-            numbers_of_ops = self._number(stats["ref"][here], names.stats)
-            ops[stats["event"][here]] = numbers_of_ops
+            places = names.stat_keys.get_indexer(stats["ref"][here])
+            ops[stats["event"][here]] = names.text[places]
 
         self._kernels.extend(len(events), number=numbers, op=ops[events])
-
-    def _number(
-        self,
-        keys: Positions,
-        names: Mapping[int, str],
-    ) -> npt.NDArray[np.int32]:
-        known, places = np.unique(keys, return_inverse=True)
-        numbers = [self._texts.of(names.get(key, "")) for key in known.tolist()]
-
-        return np.array(numbers, np.int32)[places]
 
     def add_runs(
         self,
@@ -429,10 +419,10 @@ class KernelColumns:
         called, first = np.unique(self._launches.pop("number"), return_index=True)
         place = pd.Index(called).get_indexer(self._kernels.pop("number"))
 
-        texts = self._texts.texts
+        ops = self._kernels.pop("op")
         table = pd.DataFrame(
             {
-                "annotation": pd.Categorical.from_codes(self._kernels.pop("op"), texts),
+                "annotation": text_category(ops, self._texts.texts),
                 # The last entry is that of no call.
                 "start_ps": np.append(start[first], 0)[place],
                 "thread": np.append(line[first] + 1, 0)[place],

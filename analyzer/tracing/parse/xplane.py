@@ -169,7 +169,7 @@ class _Reading:
 
         has_tpu = any(plane.name.startswith(_TPU) for plane in space.planes)
         self._memory = MemoryColumns("TPU" if has_tpu else "device")
-        self._kernels = KernelColumns()
+        self._kernels = KernelColumns(self._memory.texts)
         self._ops = TextNumbers()
 
         self._runs = ColumnPieces(

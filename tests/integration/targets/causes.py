@@ -357,29 +357,6 @@ def chosen_mended():
     return chosen(True)
 
 
-def looped(parts=1):
-    """Return a step whose loop is trained as a whole, or in parts."""
-    weights = tf.Variable(draw(64, 64))
-
-    @tf.function
-    def step(x):
-        state = x
-        for _ in range(parts):
-            with tf.GradientTape() as tape:
-                for _ in tf.range(512 // parts):
-                    state = tf.tanh(x @ weights + state)
-                loss = tf.reduce_mean(state)
-            weights.assign_sub(tape.gradient(loss, weights))
-            state = tf.stop_gradient(state)
-        return state
-
-    return step, (draw(256, 64),)
-
-
-def looped_mended():
-    return looped(8)
-
-
 def repeated(repeat=tf.repeat):
     """Return a step that repeats one row 64 times, and each other one once."""
     counts = [64] + [1] * (4 * ROWS - 1)
@@ -390,47 +367,6 @@ def repeated_mended():
     return repeated(
         lambda x, counts, axis: tf.gather(x, tf.repeat(tf.range(len(x)), counts))
     )
-
-
-def joined(wrap=lambda layer: layer):
-    """Return a step whose layers read the results of all layers before."""
-
-    def layers(weights, x):
-        def layer(*parts):
-            x = tf.concat(parts, 1)
-            return tf.tanh(x @ weights[: x.shape[1]])
-
-        parts = [x]
-        for _ in range(12):
-            parts.append(wrap(layer)(*parts))
-        return parts[-1]
-
-    return scaled(layers)
-
-
-def joined_mended():
-    return joined(tf.recompute_grad)
-
-
-def metered(*metrics):
-    model = targets("SparseCategorical", 2000)
-    metrics = metrics or (keras.metrics.MeanIoU(2000, sparse_y_pred=False),)
-    model.compile("sgd", model.loss, metrics=list(metrics))
-    return model
-
-
-def metered_mended():
-    return metered("accuracy")
-
-
-def spelled(*layers):
-    layers = layers or (keras.Input((32, 8000)), keras.layers.Dense(32))
-    return built("sgd", "mse", *layers, keras.layers.GlobalAveragePooling1D())
-
-
-def spelled_mended():
-    embedding = keras.layers.Embedding(8000, 32)
-    return spelled(keras.Input((32,), dtype="int32"), embedding)
 
 
 def resized():

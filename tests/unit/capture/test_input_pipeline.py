@@ -32,17 +32,10 @@ def test_a_batch_has_the_shape_that_the_iterator_returns(name):
     assert found == [tuple(tensor.shape) for tensor in next(iter(dataset))]
 
 
-def test_nested_stages_are_counted_and_the_elements_of_a_cache_once():
+def test_a_stage_after_a_cache_holds_no_elements_of_its_own():
     objects = ProgramObjects()
     cached = slices().cache()
     frame = sys._getframe()
     objects.add_stage("cache", cached, (slices(),), frame)
     objects.add_stage("shuffle", cached.shuffle(8), (cached, 8), frame)
     assert [kind for kind, _ in objects.stages] == ["cache"]
-
-    data = slices()
-    for _ in range(3):
-        before, data = data, data.shuffle(8)
-        objects.add_stage("shuffle", data, (before, 8), frame)
-
-    assert [one.wraps for one in objects.stages.values()] == [1, 3]
