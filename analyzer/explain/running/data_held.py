@@ -164,7 +164,8 @@ def _report_stage(analysis: Analysis, one: DataStage, *, is_filling: bool) -> Fi
     if one.kind == "queue":
         stage = "The queue of the PyDataset"
 
-    if analysis.recording.device.kind == "cpu":
+    # a queue of a PyDataset holds NumPy's memory
+    if analysis.recording.device.kind == "cpu" and one.kind != "queue":
         alive = analysis.alive
         one_bytes = one.element_bytes or 0
         is_element = alive["requested_bytes"].between(one_bytes // 2, one_bytes)
