@@ -275,6 +275,11 @@ def is_jit_compiled(function: Any) -> bool:
     return bool(getattr(function, "_jit_compile", False))
 
 
+def is_composite_op(function: Any) -> bool:
+    """Say whether a ``tf.function`` stands for an op (``experimental_implements``): it captures nothing."""
+    return "_implements" in (getattr(function, "_attributes", None) or {})
+
+
 def _make_reader(name: str, default: Any = None) -> Callable[..., Any]:
     """Return a function that reads an attribute; the default if there is none."""
 

@@ -105,7 +105,8 @@ class ProgramValues:
         self, call: Callable[..., Any], function: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Call a ``tf.function``; it is traced with true values where they decide."""
-        if not tf.executing_eagerly() or self._functions.depth:
+        is_inner = not tf.executing_eagerly() or self._functions.depth
+        if is_inner or private.is_composite_op(function):
             return call(function, *args, **kwargs)
 
         if private.is_jit_compiled(function):
