@@ -6,7 +6,6 @@ tenth less. So a request fails because the limit has no room, because free memor
 because the driver has no memory.
 """
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,12 +27,6 @@ _BACK_OFF = 0.9  # factor between a refused region and the next try (``Extend``)
 _NEARLY_FULL = 3  # free marks of 100 on the map of a pool that is called full
 _OTHERS_SHARE = 0.2  # of a card: less is not worth naming other processes
 _CONTEXT_BYTES = 1 << 30  # a process's own context and a desktop may take this
-
-# Parts of a compiled step by XLA's name.
-_PARTS = {
-    "preallocated temp": "temporary buffers",
-    "maybe_live_out": "outputs",
-}
 
 # The figures of a failure by the names that sentences use for them.
 Words = dict[str, Any]
@@ -334,20 +327,6 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
         count = times(sum(run.times for run in failure.refusals))
         least = format_bytes(min(run.last_bytes for run in failure.refusals))
         yield f"The driver refused {count} before, down to {least}: less than that was free."
-
-    # the part of a compiled step that was requested, if XLA's table shows one of its size
-    size = failure.asked.requested_bytes if failure.asked else 0
-    equal = [
-        name
-        for name in _PARTS
-        if math.isclose(failure.plan_sums.get(name, 0), size, rel_tol=0.01)
-    ]
-
-    if len(equal) == 1:
-        yield (
-            f"XLA requested the {_PARTS[equal[0]]} of the compiled step ({equal[0]}) as one "
-            "block, which needs one free chunk."
-        )
 
 
 def _find_missing_lines(failure: LoggedFailure) -> Iterator[str]:
