@@ -13,7 +13,6 @@ from analyzer.explain.buffer_words import (
     holder_row,
     in_brackets,
 )
-from analyzer.explain.questions.amplification import is_most, report_rows
 from analyzer.explain.running.slope import SMALL_SLOPE_BYTES, find_own_peak
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import TrendFigures
@@ -38,7 +37,6 @@ _STEADY_RATIO = 0.5
 _ROWS = 10
 
 _OF_PREDICT = "one_step_on_data_distributed"  # Keras' function of a step
-_FEWEST_RESULTS = 4  # in a container
 
 
 def leaks_by_holder(
@@ -93,10 +91,7 @@ def find_leaks(
     growth: TrendFigures,
 ) -> Iterator[Finding]:
     """Report containers that keep tensors of each step, if memory grows over the steps."""
-    if watch.whole_run:
-        yield from _find_collected(analysis, watch)
-        return
-    if growth.trend != "grows":
+    if watch.whole_run or growth.trend != "grows":
         return
 
     if _OF_PREDICT in watch.step:
@@ -152,26 +147,6 @@ def _report_results(
         saves = own_bytes - watch.first_call_bytes
 
     return replace(finding, id="results-kept", saves_bytes=saves)
-
-
-def _find_collected(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
-    """Report containers of a run without steps that hold most of its peak."""
-    alive = analysis.alive
-
-    for held in watch.held:
-        rows = alive[alive["address"].isin(held.addresses)].sort_values("born")
-        is_list = held.grows and not held.removes
-        if not is_list or len(rows) < _FEWEST_RESULTS or not is_most(analysis, rows):
-            continue
-
-        yield report_rows(
-            analysis,
-            "kept-tensors",
-            f"{analysis.share_words(rows)}: {_accumulate_in(held)}",
-            "NumPy arrays do not take the device's memory: tensor.numpy(). "
-            f"{_advise(held)}",
-            rows[:-1],
-        )
 
 
 def _accumulate_in(held: HeldTensors) -> str:
