@@ -320,7 +320,7 @@ class SizedGraph:
         return math.prod(spec.shape)
 
 
-def _merge_shapes(one: Shape, other: Shape) -> tuple[int, ...] | None:
+def _merge_shapes(one: Shape, other: Shape) -> Shape:
     """Return the union of two partial shapes; None if both are unknown or they differ."""
     if one is None or other is None:
         return other if one is None else one

@@ -19,7 +19,7 @@ import tensorflow as tf
 from analyzer.capture.graph.unbacked_variables import make_unbacked_value
 from analyzer.capture.private_names import get_build_shapes, get_layers
 from analyzer.capture.targets.keras_api import get_input_specs
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions, Shapes
 from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.units import format_bytes
@@ -303,9 +303,7 @@ def _check_size(axes: tuple[int, ...], dtype: Any) -> None:
         )
 
 
-def fill_shapes(
-    specs: Mapping[str, Axes], options: CaptureOptions
-) -> dict[str, tuple[int, ...]]:
+def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> Shapes:
     """Return the inputs' shapes, with open axes filled from the batch size and ``--shape``.
 
     A shape without a name is of every input with open axes.

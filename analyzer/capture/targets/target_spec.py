@@ -19,6 +19,7 @@ from analyzer.model.choice import Choice
 from analyzer.model.contract.capture_request import (
     ASSUMPTIONS,
     CaptureOptions,
+    Shapes,
     TargetKind,
     TargetSpec,
 )
@@ -219,7 +220,7 @@ def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
     return assumed
 
 
-def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
+def parse_shapes(texts: list[str]) -> Shapes:
     """Return axes by input name from ``NAME=224,224,3`` or ``224,224,3``, or raise TargetError."""
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:

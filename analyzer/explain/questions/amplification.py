@@ -146,8 +146,8 @@ _NEEDS_COPIES = re.compile("Conv|Pool|Tile")  # in the type of a reader
 _COPYING = ("OneHot", "Tile", "BroadcastTo", "Cast")
 _PAIRING = {*_ELEMENTWISE, *_COPYING}  # types whose results or readers pair operands
 _LAST_AXIS = r",(\d+)\]$"
-_LOOKUPS = ("GatherV2", "ResourceGather")
-_WITH_GRADIENT = (*MATRICES, *_LOOKUPS)  # whose gradients are new tensors
+LOOKUPS = ("GatherV2", "ResourceGather")
+_WITH_GRADIENT = (*MATRICES, *LOOKUPS)  # whose gradients are new tensors
 _REPEATED = (
     "tf.repeat with counts pads each row to the largest count. Look the rows up: "
     "tf.gather(x, tf.repeat(tf.range(n), counts))."
@@ -182,7 +182,7 @@ _PART = (
 )
 
 # unneeded if a product reads them
-_FOR_PRODUCTS = ("MatrixDiagV3", "SparseToDense", _PATCHES, *_LOOKUPS)
+_FOR_PRODUCTS = ("MatrixDiagV3", "SparseToDense", _PATCHES, *LOOKUPS)
 _OF_PAIRS = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
 _MATRIX = 2  # axes
 _OF_ONE_NUMBER = r"(^|/)(Fill|(ones|zeros)(_like)?)(_\d+)?$"  # TensorFlow's names
@@ -742,7 +742,7 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
         return bool(readers) and readers <= _ELEMENTWISE
     if any(map(_NEEDS_COPIES.search, readers)):
         return False
-    if kind in _LOOKUPS:
+    if kind in LOOKUPS:
         shape = tensors.size_of(maker["tensor"])[0]
         ids = tensors.size_of(tensors.graph.inputs_of(maker["op"])[1])[0]
         is_of_matrices = bool(ids) and shape.count(",") - ids.count(",") >= _MATRIX

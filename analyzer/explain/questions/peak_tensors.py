@@ -22,7 +22,7 @@ from analyzer.explain.buffer_words import (
     is_passing,
     is_retained,
 )
-from analyzer.explain.questions.amplification import is_most, report_rows
+from analyzer.explain.questions.amplification import LOOKUPS, is_most, report_rows
 from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.choice import Category
 from analyzer.model.recording.labels import BATCH_ROLE
@@ -48,7 +48,6 @@ _OF_BUFFER = [
     *("requested_bytes", "born", "dies", "category", "role"),
     *("op", "shape", "variable"),
 ]  # columns
-_GATHERS = ("GatherV2", "ResourceGather")
 
 
 def peak_op(analysis: Analysis) -> tuple[str, str, str]:
@@ -264,7 +263,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         return
 
     ops = graph.ops.values()
-    gathers = {graph.layers[op.name] for op in ops if op.type in _GATHERS} - {""}
+    gathers = {graph.layers[op.name] for op in ops if op.type in LOOKUPS} - {""}
     is_table = rows["layer"].isin(gathers) & (rows["variable"] != "")
     tables = rows[is_table & (rows["category"] == Category.PARAMETER.value)]
     is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))

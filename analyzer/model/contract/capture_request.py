@@ -12,6 +12,9 @@ from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import Name, ReportRecord, Text, Total
 from analyzer.model.tables import read_table
 
+# Axes of inputs without the batch, by name; ``""`` is the only input.
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
 # ``run``: run the step and trace it. ``static``: take its graph and run nothing. ``sizes``: run it at
 # several sizes and answer for each whether it ran.
 CaptureKind: TypeAlias = Literal["run", "static", "sizes"]
@@ -73,7 +76,7 @@ class StepOptions(TypedDict, total=False):
     steps: int | None  # steps to trace
     batch_size: int | None  # size of an open batch axis
     mode: str  # ``train``, ``infer`` or ``generate``; empty for the target's own
-    shapes: Mapping[str, tuple[int, ...]]  # axes by input; ``""`` is the only input
+    shapes: Shapes
     optimizer: str  # of Keras; empty for the compiled one
     loss: str  # of Keras; empty for the compiled one, or one that fits the output
     jit: bool | None  # compile with XLA; None for the model's own choice
@@ -94,8 +97,7 @@ class CaptureOptions:
     steps: int | None = None
     mode: str = ""
     batch_size: int | None = None
-    # by input name; the key ``""`` stands for the only input
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Shapes = field(default_factory=dict)
     optimizer: str = ""  # default: the compiled one, else ``OPTIMIZER``
     loss: str = ""  # default: the compiled one, else one that fits the output
     jit: bool | None = None  # default: as the model or Keras chooses
