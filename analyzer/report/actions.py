@@ -190,7 +190,9 @@ def remedy_items(
 
         is_small = saves_bytes < least
         check = ""
-        saving = _saving_label(saves_bytes)
+        saving = f"saves {format_bytes(saves_bytes)}"
+        if saves_bytes < 0:
+            saving = signed_bytes(-saves_bytes)
 
         if report is not None:
             is_edit = remedy.id in _ACTIONS
@@ -211,13 +213,6 @@ def remedy_items(
         items.append(item)
 
     return tuple(items)
-
-
-def _saving_label(saves_bytes: int) -> str:
-    if saves_bytes < 0:
-        return signed_bytes(-saves_bytes)
-
-    return f"saves {format_bytes(saves_bytes)}"
 
 
 def describe_figures(remedy: StepRemedy) -> str:

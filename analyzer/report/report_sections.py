@@ -224,14 +224,9 @@ def _common_name(names: Iterable[str]) -> str:
     """Return names that differ by numbers as one, with ``*`` in place of these."""
     owners = sorted(set(names))
     columns = zip(*(_NUMBERS.findall(owner) for owner in owners), strict=True)
-    shown = iter([_get_common(numbers) for numbers in columns])
+    shown = iter([numbers[0] if len(set(numbers)) == 1 else "*" for numbers in columns])
 
     return _NUMBERS.sub(lambda _: next(shown), owners[0])
-
-
-def _get_common(numbers: Sequence[str]) -> str:
-    """Return the number if all are equal, else ``*``."""
-    return numbers[0] if len(set(numbers)) == 1 else "*"
 
 
 def layer_sections(report: ReportFile, most: int) -> Iterator[Section]:

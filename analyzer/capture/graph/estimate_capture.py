@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 from numpy.linalg import LinAlgError
 
-from analyzer.capture.graph.executor_graph import build_executor_graph
+from analyzer.capture.graph.executor_graph import OpsAndSizes, build_executor_graph
 from analyzer.capture.graph.gpu_graph import build_gpu_graph, pretend_gpu
 from analyzer.capture.graph.unbacked_variables import leave_out_values
 from analyzer.capture.run.instrumentation import observe_step
@@ -27,8 +27,7 @@ from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
 from analyzer.cards import Gpu, find_gpu
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.graph_note import Op
-from analyzer.model.contract.run_note import DataSize, DeviceNote
+from analyzer.model.contract.run_note import DeviceNote
 from analyzer.model.errors import TargetError
 from analyzer.model.interrupts import pause_collector
 from analyzer.model.progress import report_stage
@@ -146,7 +145,7 @@ def _build_graph(
     function: Any,
     gpu: Gpu | None,
     options: CaptureOptions,
-) -> tuple[list[Op], list[DataSize]]:
+) -> OpsAndSizes:
     """Return the ops that would run, and the sizes that data decide."""
     if program.config.jit:
         raise TargetError(

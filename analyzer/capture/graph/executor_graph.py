@@ -31,6 +31,9 @@ _FLUSH = "analyzer_flush"
 _FOREIGN = frozenset((_FLUSH, "_EagerConst"))
 _numbers = itertools.count(1)
 
+# The ops of a graph, and the sizes in it that data decide.
+OpsAndSizes: TypeAlias = tuple[list[Op], list[DataSize]]
+
 # Handles without variables, by element type and shape of the value.
 _Handles: TypeAlias = dict[tf.TensorSpec, Any]
 
@@ -39,7 +42,7 @@ def build_executor_graph(
     function: Any,
     given: Sequence[Any] = (),
     assumed: Mapping[str, int] | None = None,
-) -> tuple[list[Op], list[DataSize]]:
+) -> OpsAndSizes:
     """Return the graph that a call with ``given`` would run here, and the sizes that data decide.
 
     ``assumed`` are sizes by op.
@@ -54,7 +57,7 @@ def read_step(
     assumed: Mapping[str, int] | None,
     *,
     transposed: bool = False,
-) -> tuple[list[Op], list[DataSize]]:
+) -> OpsAndSizes:
     """Return the ops of executed graphs, and the sizes that data decide.
 
     The attribute ``value`` of an argument is its value if it is one number: it may decide a loop. If

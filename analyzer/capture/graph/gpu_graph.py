@@ -17,11 +17,9 @@ from unittest.mock import patch
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
-from analyzer.capture.graph.executor_graph import read_step
+from analyzer.capture.graph.executor_graph import OpsAndSizes, read_step
 from analyzer.capture.graph.shape_inference import ARGUMENT
 from analyzer.cards import Gpu, memory_limit
-from analyzer.model.contract.graph_note import Op
-from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
 from analyzer.model.graph.host_copies import (
     VARIABLES_ON_HOST,
@@ -47,7 +45,7 @@ def build_gpu_graph(
     *,
     given: Sequence[Any] = (),
     assumed: Mapping[str, int] | None = None,
-) -> tuple[list[Op], list[DataSize]]:
+) -> OpsAndSizes:
     """Return the graph that a call would run on a card, op by op, and the sizes that data decide."""
     try:
         item = _make_item(_wrap_body(function), function)

@@ -66,17 +66,16 @@ def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     sizes = {size for loss in losses for size in tensors.sizes_read(loss)}
     is_scratch = rows["op"].isin(losses) & (rows["tensor"] == "")
 
-    is_input = (rows["category"] == "input") & (rows["dies"] > analysis.first)
-    is_wide = is_input & rows["requested_bytes"].isin(sizes)
-    targets = rows[is_wide]
-    at_peak = analysis.at_peak(targets)
+    is_wide = (rows["category"] == "input") & (rows["dies"] > analysis.first)
+    is_wide &= rows["requested_bytes"].isin(sizes)
+    at_peak = analysis.at_peak(rows[is_wide])
     if at_peak["requested_bytes"].sum() < analysis.least_bytes:
         return
 
     yield report_share(
         analysis,
         "one-hot",
-        f"Inputs {targets['shape'].iloc[0]} have one number for each class",
+        f"Inputs {at_peak['shape'].iloc[0]} have one number for each class",
         "If they are one-hot, give class numbers to SparseCategoricalCrossentropy, which "
         "then needs no scratch memory. The input pipeline then makes no one-hot tensors.",
         at_peak,

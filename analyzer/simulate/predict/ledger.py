@@ -86,7 +86,6 @@ class ListCall:
         self._plan = plan
         self._inputs = inputs  # a list that the kernel changes in place is removed
         self._index = index
-        self.temporaries: list[Tensor] = []  # to release at the kernel's end
 
     def compute(self) -> list[Tensor]:
         """Run the kernel and return its outputs."""
@@ -135,17 +134,10 @@ class ListCall:
         elements = self._elements_of(self._inputs[0])
         sizes = [first or _element_bytes(elements) * len(elements), *others]
 
-        outputs: list[Tensor] = [
+        return [
             self._ledger.allocate(size, self._node, index, OUTPUT)
             for index, size in enumerate(sizes)
         ]
-
-        if None in elements:
-            # One tensor of zeros replaces every unset element.
-            zeros = _element_bytes(elements) or first // len(elements)
-            self.temporaries.append(self._allocate(zeros))
-
-        return outputs
 
     def _unstack(self) -> list[Tensor]:
         """Copy each row of a tensor into an unset element of a list, or into a new list."""
@@ -367,9 +359,7 @@ class Ledger:
         temporaries = self.allocate_temporaries(node, plan.before_bytes)
 
         if plan.lists is not ListUse.NO:
-            call = ListCall(self, node, plan, inputs, iteration)
-            outputs = call.compute()
-            temporaries += call.temporaries
+            outputs = ListCall(self, node, plan, inputs, iteration).compute()
         elif plan.variable is VariableAccess.READ:
             outputs = [self._read(node)]
         else:

@@ -32,8 +32,6 @@ def test_each_wording_has_its_cause_and_its_figures(row: dict[str, Any]) -> None
     assert any(action.startswith(row.get("advice", "")) for action in actions or [""])
     reasons = " ".join(failure.verdict.reasons)
     assert row.get("reason", "") in reasons
-    is_plan = failure.compiled is not None and "no_reason" not in row
-    assert is_plan or "XLA requested" not in reasons
     if "request" in row:
         assert failure.asked is not None
         assert failure.asked.requested_bytes == row["request"]
