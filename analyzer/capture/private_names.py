@@ -276,7 +276,7 @@ def is_jit_compiled(function: Any) -> bool:
 
 
 def is_composite_op(function: Any) -> bool:
-    """Say whether a ``tf.function`` stands for an op (``experimental_implements``): it captures nothing."""
+    """Say whether a ``tf.function`` stands for an op, and so may capture nothing."""
     return "_implements" in (getattr(function, "_attributes", None) or {})
 
 
