@@ -30,18 +30,23 @@ def read_memory_bytes() -> int:
 
 @contextlib.contextmanager
 def send_stderr_to(path: Path) -> Iterator[None]:
-    """Append what the process writes to standard error, also in C++, to a file."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
+    """Append what the process writes to standard error, also in C++, to a file, if both are open."""
+    try:
+        sys.stderr.flush()
+        stderr = os.dup(2)
+        sink = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    except (AttributeError, OSError, ValueError):
+        yield
+        return
 
     try:
-        with path.open("a") as sink:
-            os.dup2(sink.fileno(), 2)
-            yield
+        os.dup2(sink, 2)
+        yield
     finally:
         sys.stderr.flush()
         os.dup2(stderr, 2)
         os.close(stderr)
+        os.close(sink)
 
 
 VARIABLE = "TF_MEMORY_ANALYZER_CACHE"
