@@ -187,7 +187,7 @@ def steps_chart(program: ProgramFigures | None) -> tuple[str, str] | None:
     high = max(1, *(one.in_use_bytes for one in readings))
     first, end = readings[0].step, readings[-1].step
     places = (
-        f"{(one.step - first) / (end - first):.4f},{1 - one.in_use_bytes / high:.4f}"
+        f"{(one.step - first) / max(end - first, 1):.4f},{1 - one.in_use_bytes / high:.4f}"
         for one in readings
     )
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -10,10 +12,11 @@ from make_recording import Made, make_recording
 from msgspec.structs import replace
 from test_page_columns import unpack
 
+from analyzer.model.contract.report_file import ProgramFigures
 from analyzer.model.contract.report_json import convert_report, plain_report
 from analyzer.model.contract.run_note import Failure
 from analyzer.report.page import payload as payload_module
-from analyzer.report.page.build import render, render_inline
+from analyzer.report.page.build import render, render_inline, steps_chart
 
 HOSTILE = (
     "<script>alert(1)</script>\"'&</style>\n\u2028{{ 7 * 7 }}\0\ud800" + "N" * 10_000
@@ -154,3 +157,11 @@ def test_the_page_shows_the_text_of_own_lines_only(
     rows = tuple(replace(row, source="") for row in made.report.tensors_at_peak)
     redacted = replace(made.report, tensors_at_peak=rows)
     assert "own the most bytes" not in render(redacted, made.recording)
+
+
+def test_readings_of_one_step_are_drawn() -> None:
+    reading = SimpleNamespace(step=2, in_use_bytes=64)
+    program = cast(ProgramFigures, SimpleNamespace(readings=(reading,) * 3))
+    chart = steps_chart(program)
+    assert chart is not None
+    assert chart[1].split() == ["0.0000,0.0000"] * 3
