@@ -120,6 +120,14 @@ def get_tables(graph: Any) -> _GraphTables:
     return tables
 
 
+def make_host_variable(value: Any, *, has_open_shape: bool = False) -> Any:
+    """Return a variable of ours on the host, which may get values of other shapes."""
+    shape = tf.TensorShape(None) if has_open_shape else None
+
+    with tf.init_scope(), tf.device(HOST):
+        return private.HostVariable(value, trainable=False, shape=shape)
+
+
 class HostValues:
     """Gives deciding ops their true inputs while the step is traced.
 
@@ -342,8 +350,7 @@ class HostValues:
     def _read_assumed(self, graph: Any) -> Any:
         """Return whether unknown conditions are taken to be true."""
         if self.assumed is None:
-            with tf.init_scope(), tf.device(HOST):
-                self.assumed = private.HostVariable(False, trainable=False)
+            self.assumed = make_host_variable(False)
 
         with self.making(graph):
             handle = graph.capture(self.assumed.handle)
@@ -494,21 +501,13 @@ class HostValues:
     def _read_slot(self, graph: Any, tensor: Any, place: int, value: Any) -> Any:
         """Return the value that an argument has at each call; None if it is unknown."""
         if value is not None and place not in self.slots:
-            with tf.init_scope(), tf.device(HOST):
-                self.slots[place] = private.HostVariable(
-                    tf.convert_to_tensor(value),
-                    trainable=False,
-                    shape=tf.TensorShape(None),
-                )
+            self.slots[place] = make_host_variable(value, has_open_shape=True)
 
         slot = self.slots.get(place)
         if slot is None or slot.dtype != tensor.dtype:
             return None
 
-        handle = self._capture(graph, slot.handle)
-        with self.making(graph):
-            twin = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tensor.dtype)
-
+        twin = self._read_host_variable(graph, slot)
         twin.set_shape(tensor.shape)
 
         return twin
@@ -586,8 +585,8 @@ class HostValues:
     def _read_variable(self, graph: Any, handle: Any) -> Any:
         """Return a variable's initial value, or that of its follower on the host if it is small."""
         eager = self._find_handle(handle)
-        known = {*self.setup.initial, *self.followers}
-        if eager is None or id(eager) not in known:
+        variable = id(eager)
+        if variable not in self.setup.initial and variable not in self.followers:
             raise UnknownValueError
 
         spec = private.get_handle_spec(eager)
@@ -602,10 +601,13 @@ class HostValues:
             has_assignments=size_bytes <= _SMALL_BYTES,
         )
 
-        handle = self._capture(graph, follower.handle)
+        return self._read_host_variable(graph, follower)
+
+    def _read_host_variable(self, graph: Any, variable: Any) -> Any:
+        handle = self._capture(graph, variable.handle)
 
         with self.making(graph):
-            return tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
+            return tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype)
 
     def _get_follower(self, eager: Any, spec: Any, *, has_assignments: bool) -> Any:
         """Return the variable on the host that has another's true value."""
@@ -614,15 +616,16 @@ class HostValues:
             with tf.init_scope(), tf.device(HOST):
                 value = value() if callable(value) else value
                 value = tf.identity(tf.convert_to_tensor(value, spec.dtype))
-                self.followers[id(eager)] = private.HostVariable(
-                    value,
-                    trainable=False,
-                )
+
+            self.followers[id(eager)] = make_host_variable(value)
 
             if has_assignments:
                 self.followed.add(id(eager))
                 for assignment in self.assigned.get(id(eager), ()):
                     self._assign(id(eager), *assignment)
+
+        if id(eager) not in self.followers:  # an assigned value is unknown
+            raise UnknownValueError
 
         return self.followers[id(eager)]
 
@@ -640,18 +643,20 @@ class HostValues:
 
     def _assign(self, variable: int, graph: Any, op_type: str, value: Any) -> None:
         """Assign to a follower, unless the graph is complete or the value is unknown."""
+        follower = self.followers.get(variable)
         twin = self.find(value) if _is_open(graph) else None
-        if twin is None:
+        if twin is None or follower is None:
             self.forget_follower(variable)
             return
 
         with self.making(graph):
-            handle = graph.capture(self.followers[variable].handle)
+            handle = graph.capture(follower.handle)
             getattr(tf.raw_ops, op_type)(resource=handle, value=twin)
 
     def forget_follower(self, variable: int) -> None:
         """Let the value of a program's variable be unknown from now on."""
         if self.is_program:
+            self.setup.initial.pop(variable, None)
             self.followers.pop(variable, None)
             self.followed.discard(variable)
 

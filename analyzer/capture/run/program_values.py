@@ -23,6 +23,7 @@ from analyzer.capture.run.host_values import (
     HostValues,
     give_true_values,
     link_gradient,
+    make_host_variable,
     select_all_or_none,
 )
 from analyzer.capture.run.step_variables import find_address
@@ -269,7 +270,7 @@ class ProgramValues:
                 if not is_few or "GPU" not in handle.device:
                     return None
 
-                follower = private.HostVariable(value, trainable=False)
+                follower = make_host_variable(value)
 
             functions.followers[id(handle)] = follower
             functions.followed.add(id(handle))

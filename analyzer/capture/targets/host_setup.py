@@ -103,7 +103,10 @@ class SetupValues:
             callable(value) or math.prod(variable.shape.as_list()) <= _MOST_ELEMENTS
         )
 
-        if handle is not None and is_small:
+        # A function that is being traced initializes it with a tensor of its own.
+        is_lost = tf.is_tensor(value) and not private.is_eager(value)
+
+        if handle is not None and is_small and not is_lost:
             self.initial[id(handle)] = value
 
             # A reference would keep the variable's memory on the card.

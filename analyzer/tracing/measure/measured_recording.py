@@ -92,7 +92,6 @@ _MOST_NAMED = 3  # ops in a warning
 # Of the peak: a graph without these tensors does not explain it.
 _UNKNOWN_RATIO = 0.1
 
-
 # A program with fewer may return them all.
 _LEAST_ACTIVATIONS = 3
 
