@@ -253,6 +253,24 @@ def _is_own_peak(need: Need) -> bool:
     return own_bytes is not None and own_bytes <= need.pool.bytes
 
 
+def shown_peak_words(report: ReportFile) -> str:
+    """Return the peak of the step shown; empty if about the same bytes decide the need."""
+    need = need_of(report)
+    if need is None:
+        return ""
+
+    shown_bytes = report.peak.requested_bytes
+    told_bytes = need.own_peak_bytes or 0
+    if not _is_own_peak(need):
+        told_bytes = need.phases[need.largest_phase].bytes
+
+    if told_bytes * (1 - LEAST_RATIO) <= shown_bytes:
+        return ""
+
+    where = _phase_words(report, LifePhase.STEADY_STEP)
+    return f"{format_bytes(shown_bytes)} requested {where}"
+
+
 def _phase_words(report: ReportFile, phase: LifePhase) -> str:
     return (_PHASES if report.program is None else _OF_PROGRAM)[phase]
 

@@ -22,6 +22,7 @@ from analyzer.report.answer import (
     list_shares,
     notices_of,
     peak_limit_words,
+    shown_peak_words,
     step_words,
 )
 from analyzer.report.render.sections import (
@@ -164,7 +165,8 @@ def _categories_section(report: ReportFile) -> Section:
     if rest * _LEAST_REST > total:
         rows.append(("Others", rest, rest / total, ""))
 
-    return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
+    heading = shown_peak_words(report)
+    return Section(heading, (Table(COLUMNS["categories"], tuple(rows)),))
 
 
 def tensors_section(report: ReportFile, most: int, *, skipped: int = 0) -> Section:

@@ -93,10 +93,18 @@ def test_a_need_of_trials_states_the_need_without_them() -> None:
     assert answer_lines(report)[1].endswith(end)
 
 
-def test_the_categories_add_up_to_the_peak() -> None:
-    report = opened_sample("cnn").report
+@pytest.mark.parametrize(("name", "heading"), [("cnn", ""), ("jit", "steady step")])
+def test_the_categories_add_up_to_the_peak_that_they_name(
+    name: str, heading: str
+) -> None:
+    report = opened_sample(name).report
     sections = report_document(report).sections
-    table = next(one for one in sections if one.blocks).blocks[0]
+    section = next(one for one in sections if one.blocks)
+    table = section.blocks[0]
+    assert section.heading.endswith(heading)
+    assert (format_bytes(report.peak.requested_bytes) in section.heading) == bool(
+        heading
+    )
     *shown, (name, rest, share, _) = table.rows
     assert sum(row[1].value for row in shown) + rest == report.peak.requested_bytes
     assert (name, share < LEAST_RATIO) == ("Others", True)
