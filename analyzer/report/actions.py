@@ -130,8 +130,11 @@ def find_action(report: ReportFile) -> str:
         return f"See the need of the whole step: {command}"
 
     program = report.program
-    if not changes and program is not None and program.whole_run and program.ended:
-        return "Let the program run to its end, and trace it again."
+    if not changes and program is not None and program.ended:
+        if report.kind is Kind.SIMULATED_CARD and report.failure is None:
+            return "Trace it without --gpu: the CPU computes all values, a simulated card few."
+        if program.whole_run:
+            return "Let the program run to its end, and trace it again."
 
     if not changes:
         limit = format_bytes(_limit_of(report))

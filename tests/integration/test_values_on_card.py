@@ -87,3 +87,4 @@ def test_a_script_gets_its_values_and_an_unknown_one_that_ends_it_is_named(
     assert program["steps"] > 0
     lines = (workbench.folder / "vocabulary_script.py").read_text().splitlines()
     assert program["ended"].endswith(f"lacks (vocabulary_script.py:{len(lines)})")
+    assert "without --gpu" in document["answer"][2]
