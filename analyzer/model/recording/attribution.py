@@ -502,6 +502,10 @@ def _list_rules_by_op(
     yield lives.short & infer, *passing
     yield lives.into_backward, *describe_value(Phase.FORWARD, is_kept=True)
 
+    # such as the update that a loop makes itself
+    after = (Category.TEMPORARY, "made after the last gradient")
+    yield inside & lives.after_backward, *after
+
     if len(backward):
         yield inside & is_value, *passing
 
@@ -546,6 +550,12 @@ class Lifetimes:
         coming = np.append(backward, np.iinfo(np.int64).max)
         start = coming[np.searchsorted(backward, born, side="right")]
         self.into_backward: Mask = (start < dies) & (start <= ends[step])
+
+        # Allocated after the last backward pass of its step.
+        firsts = np.array([step.first for step in steps] or [-1], np.int64)
+        previous = np.append(-1, backward)[np.searchsorted(backward, born)]
+        had_backward = self.inside & (previous >= firsts[step])
+        self.after_backward: Mask = had_backward & (start > ends[step])
 
 
 def _is_folded(allocations: pd.DataFrame) -> Mask:

@@ -1,10 +1,10 @@
 """From a trace file and the capture's note to a ``Recording``."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from msgspec import structs
 
@@ -12,6 +12,7 @@ from analyzer.cards import find_gpu, memory_limit
 from analyzer.cards.catalogue import all_gpus
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import tensor_bytes
+from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
@@ -21,7 +22,6 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.recording.attribution import FOLDED
 from analyzer.model.recording.records import (
     Device,
     Kind,
@@ -35,7 +35,6 @@ from analyzer.model.recording.timeline import (
     find_peaks,
     find_steps_of_births,
     is_tpu,
-    running_sum,
 )
 from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
@@ -88,9 +87,6 @@ from analyzer.tracing.xla.trace_modules import (
 
 _TEXTS = read_table("tracing/measure/trace_texts.toml", dict[str, str])
 _MOST_NAMED = 3  # ops in a warning
-
-# Of the peak: a graph without these tensors does not explain it.
-_UNKNOWN_RATIO = 0.1
 
 # A program with fewer may return them all.
 _LEAST_ACTIVATIONS = 3
@@ -160,16 +156,17 @@ def measure(
     ``note`` is None for a trace of another program; see ``open_measured`` for the other arguments.
     """
     note = note or NO_NOTE
+    if note.functions:
+        events = name_functions(raw.events, note.ops, note.functions)
+        raw = replace(raw, events=events)
+
     main = choose_allocator(raw.events, allocator)
     events = raw.events
     raw, table, steps, integrity = _pair_and_cut(raw, note, main)
     structure = index_note_graph(note)
 
-    own = table[table["allocator"] == main]
-    is_lacking = structure is None or lacks_ops(own, structure, steps)
-
-    if is_lacking and not is_tpu(main):
-        table, structure = derive_graph(table, raw, steps, note)
+    if not note.is_captured and not is_tpu(main):
+        table, structure = derive_graph(table, raw, steps)
 
     plans = find_plans(note, structure) if note.is_captured else read_modules(raw)
     table, sharing = _label_buffers(table, raw, note, structure, steps, plans, main)
@@ -220,29 +217,36 @@ def measure(
     )
 
 
-def lacks_ops(
-    table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step]
-) -> bool:
-    """Say whether the peak of the steps holds tensors of other functions than the recorded one.
+def name_functions(
+    events: pd.DataFrame, ops: Iterable[Op], prefixes: Sequence[str]
+) -> pd.DataFrame:
+    """Return the events with the prefix of their function in the names of ops.
 
-    A program may call several, and a data set has its own.
+    A run is of the function that has the most of its ops, the step's if several have.
     """
-    first, end = (steps[0].first, steps[-1].last + 1) if steps else (0, 0)
-    if end <= first:
-        return False
+    owners: dict[str, list[str]] = {}
 
-    names = ("born", "dies", "requested_bytes")
-    born, dies, sizes = (table[name].to_numpy() for name in names)
-    in_use = running_sum(np.minimum(born, end), np.minimum(dies, end), sizes, end)
-    peak = first + int(in_use[first + 1 :].argmax())
+    for op in ops:
+        prefix = next((one for one in prefixes if op.name.startswith(one)), "")
+        owners.setdefault(op.name.removeprefix(prefix), []).append(prefix)
 
-    is_scoped = table["op"].str.contains("/", regex=False) & table["step"].notna()
-    is_known = table["op"].isin(list(structure.ops))
-    is_known |= table["op"].str.contains(FOLDED, regex=False)
-    is_unknown = is_scoped & ~is_known
-    alive = (born <= peak) & (peak < dies)
+    runs = events["run_id"].tolist()
+    names = events["op"].astype(object).tolist()
+    counts: dict[int, Counter[str]] = {}
 
-    return bool(sizes[alive & is_unknown].sum() > _UNKNOWN_RATIO * sizes[alive].sum())
+    for run, name in set(zip(runs, names, strict=True)):
+        counts.setdefault(run, Counter()).update(owners.get(name, ()))
+
+    functions = {
+        run: max(("", *prefixes), key=found.__getitem__)
+        for run, found in counts.items()
+    }
+    full = (
+        functions[run] + name if functions[run] in owners.get(name, ()) else name
+        for run, name in zip(runs, names, strict=True)
+    )
+
+    return events.assign(op=pd.Categorical(list(full)))
 
 
 def _pair_and_cut(

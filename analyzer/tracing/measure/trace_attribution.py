@@ -52,7 +52,7 @@ from analyzer.model.recording.timeline import HOST_ALLOCATORS, is_tpu
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
 from analyzer.tracing.parse.event_columns import STACK
-from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
+from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
 
 _PHASES = {"backward": 1, "update": 2}
@@ -209,11 +209,7 @@ def _label_noted(
     """Label the variables and the inputs of a note."""
     moments = find_instants(raw, "snapshot")
 
-    # A derived graph has no reads of variables.
-    is_derived = structure is not None and bool(structure.evidence)
-    roles = find_roles_of_state(
-        note, index_note_graph(note) if is_derived else structure
-    )
+    roles = find_roles_of_state(note, structure)
     label_variables(labels, note, find_holdings(table, note, moments), roles)
     index = AddressIndex(table)
     start = moments[0] if moments else -1
@@ -404,8 +400,11 @@ def _label_pipeline(
     ``by_python`` tells the events of Python's threads.
     """
     runs = raw.op_runs
-    is_of_step = runs["op"].isin(structure.ops)
-    pipeline = set(runs["thread"]) - set(runs.loc[is_of_step, "thread"])
+    pipeline = set(runs["thread"])
+
+    # Only requests have the function's prefix.
+    for used in (runs, raw.events):
+        pipeline -= set(used.loc[used["op"].isin(structure.ops), "thread"])
 
     threads = np.append(raw.events["thread"].to_numpy(), -1)
     born_on = threads[table["born"].to_numpy()]
