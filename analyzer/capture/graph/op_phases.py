@@ -94,31 +94,28 @@ class PhaseFinder:
 
     Args:
         calls: The calls that made ops of the backward pass or of the update.
-        gradients: Gradients of parameters: the id of the graph and the name.
+        gradients: Graph -> the names of gradients of parameters.
         scopes: The owners of name scopes.
     """
 
     def __init__(
         self,
         calls: PhaseCalls,
-        gradients: Iterable[tuple[int, str]],
+        gradients: Mapping[Any, dict[str, bool]],
         scopes: Mapping[str, tuple[str, str]],
     ) -> None:
         self._calls = calls
         self._scopes = ScopeTable(scopes)
-        self._gradients: dict[int, dict[str, bool]] = defaultdict(dict)
-
-        for graph, tensor in gradients:
-            self._gradients[graph][tensor] = True
+        self._gradients = gradients
 
     def mark(self, graph: Any, ops: Iterable[Op]) -> tuple[list[Op], set[str]]:
         """Return the ops of a graph with their phases, and the gradients of parameters."""
         inner = graphs.collect_function_graphs(graph)
-        own = self._gradients[id(graph)]
+        own = self._gradients.get(graph, {})
         nested: dict[str, bool] = {}
 
         for function in inner.values():
-            nested |= self._gradients[id(function)] if function is not graph else {}
+            nested |= self._gradients.get(function, {}) if function is not graph else {}
 
         phases = self._find_phases(inner)
         marked = []
@@ -146,7 +143,7 @@ class PhaseFinder:
         is_observed = any(graph in self._calls for graph in inner.values())
 
         for name, graph in inner.items() if is_observed else ():
-            makers = self._gradients[id(graph)]
+            makers = self._gradients.get(graph, ())
             own = _find_own_phases(
                 graph,
                 self._calls.get(graph, ()),

@@ -47,8 +47,8 @@ class Observations:
     """Gradients and scopes of a step."""
 
     def __init__(self) -> None:
-        # Graph's id and name of each symbolic gradient, and of tensors that share its buffer.
-        self.gradients: set[tuple[int, str]] = set()
+        # Graph -> its symbolic gradients, and the tensors that share their buffers.
+        self.gradients: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
 
         # The calls that took gradients or updated variables while a graph was traced.
         self.phase_calls: WeakKeyDictionary[Any, list[tuple[Phase, int, int]]] = (
@@ -109,8 +109,9 @@ class Observations:
                 and hasattr(tensor, "graph")
                 and not is_eager(tensor)
             ):
-                while (key := (id(tensor.graph), tensor.name)) not in self.gradients:
-                    self.gradients.add(key)
+                names = self.gradients.setdefault(tensor.graph, {})
+                while tensor.name not in names:
+                    names[tensor.name] = True
                     if tensor.op.type not in _ALIASES:
                         break
 

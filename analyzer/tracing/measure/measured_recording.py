@@ -1,6 +1,5 @@
 """From a trace file and the capture's note to a ``Recording``."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -224,29 +223,21 @@ def name_functions(
 
     A run is of the function that has the most of its ops, the step's if several have.
     """
-    owners: dict[str, list[str]] = {}
+    names = [op.name for op in ops]
+    owned = []
 
-    for op in ops:
-        prefix = next((one for one in prefixes if op.name.startswith(one)), "")
-        owners.setdefault(op.name.removeprefix(prefix), []).append(prefix)
+    for name in names:
+        prefix = next((one for one in prefixes if name.startswith(one)), "")
+        owned.append((name.removeprefix(prefix), prefix))
 
-    runs = events["run_id"].tolist()
-    names = events["op"].astype(object).tolist()
-    counts: dict[int, Counter[str]] = {}
+    found = events[["run_id", "op"]].drop_duplicates()
+    found = found.merge(pd.DataFrame(owned, columns=["op", "prefix"]))
+    functions = found.groupby("run_id")["prefix"].agg(lambda rows: rows.mode()[0])
 
-    for run, name in set(zip(runs, names, strict=True)):
-        counts.setdefault(run, Counter()).update(owners.get(name, ()))
+    plain = events["op"].astype(object)
+    full = events["run_id"].map(functions).fillna("").astype(object) + plain
 
-    functions = {
-        run: max(("", *prefixes), key=found.__getitem__)
-        for run, found in counts.items()
-    }
-    full = (
-        functions[run] + name if functions[run] in owners.get(name, ()) else name
-        for run, name in zip(runs, names, strict=True)
-    )
-
-    return events.assign(op=pd.Categorical(list(full)))
+    return events.assign(op=plain.mask(full.isin(names), full).astype("category"))
 
 
 def _pair_and_cut(
