@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from analyzer.capture.graph import plain_graphs as graphs
+from analyzer.capture.graph.shape_inference import infer_executed_outputs
 from analyzer.capture.private_names import list_concrete_functions
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op
 from analyzer.model.graph.graph_index import (
@@ -35,11 +37,20 @@ _DATASET_LOOPS = frozenset({"ReduceDataset", "ScanDataset"})
 
 @dataclass(frozen=True)
 class RanGraph:
-    """The graph of a function that ran, the executor's graphs, and the prefix of its ops."""
+    """The graph of a function that ran, the executor's graphs, and the prefix of its ops.
+
+    ``given`` are the tensors of a call.
+    """
 
     graph: Any
     partitions: Sequence[Any] = ()
     prefix: str = ""
+    given: Sequence[Any] = ()
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """``file:line`` of the ops that have one."""
+        return graphs.find_sources(self.graph)
 
     def list_loops(self) -> Iterator[RanGraph]:
         """Yield the bodies of loops over a data set, which have runs of their own."""
@@ -52,12 +63,11 @@ class RanGraph:
 
     def read_ops(self) -> list[Op]:
         """Return the ops of the executor's graphs, else of the traced one."""
-        sources = graphs.find_sources(self.graph)
         if not self.partitions:
-            return graphs.read_traced_ops(self.graph, sources)
+            return graphs.read_traced_ops(self.graph, self.sources)
 
-        outputs = graphs.read_traced_outputs(self.graph)
-        return graphs.read_executed_ops(self.partitions, outputs, sources)
+        outputs = infer_executed_outputs(self.graph, self.partitions, self.given)
+        return graphs.read_executed_ops(self.partitions, outputs, self.sources)
 
 
 def list_ran_graphs(
@@ -122,12 +132,9 @@ class PhaseFinder:
         gradients = set()
 
         for op in ops:
-            found = find_inlined(op.name, phases)
-            by_scope = find_phase_by_scope(op.name, self._scopes)
-            if found is None and by_scope is not Phase.FORWARD:
-                found = by_scope
-
-            marked.append(replace(op, phase="" if found is None else found.value))
+            known = find_inlined(graphs.remove_rewrite(op.name), phases)
+            phase = known or find_phase_by_scope(op.name, self._scopes)
+            marked.append(replace(op, phase=phase.value))
             gradients |= {
                 tensor
                 for tensor in list_outputs(op)

@@ -57,12 +57,17 @@ def read_executed_ops(
             outputs=_get_outputs(node, find_inlined(node.name, traced) or ()),
             device=node.device,
             attrs=attrs,
-            source=find_inlined(_REWRITTEN.sub("", node.name), sources) or "",
+            source=find_inlined(remove_rewrite(node.name), sources) or "",
         )
 
         ops.append(op)
 
     return ops
+
+
+def remove_rewrite(name: str) -> str:
+    """Return the name that an op had before Grappler rewrote it."""
+    return _REWRITTEN.sub("", name)
 
 
 def _get_outputs(node: Any, known: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:

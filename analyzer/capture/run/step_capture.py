@@ -16,7 +16,6 @@ from analyzer.capture import private_names as private
 from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.op_phases import RanGraph, add_prefix
 from analyzer.capture.graph.plain_graphs import get_shape
-from analyzer.capture.graph.shape_inference import infer_executed_outputs
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.source_frames import (
     clean_message,
@@ -152,9 +151,11 @@ def describe_capture(
     further = list(others)
 
     if function is not None and ops is None:
-        sources = graphs.find_sources(function.graph)
-        ops = _read_ops(program, function, partitions, sources)
-        further += RanGraph(function.graph).list_loops()
+        graphs_run = () if program.config.jit else partitions
+        own = RanGraph(function.graph, graphs_run, given=program.make_tensors())
+        sources = own.sources
+        ops = own.read_ops()
+        further += own.list_loops()
 
     variables.refresh()
     every, gradients = _mark_ops(observed, function, ops or (), further)
@@ -257,20 +258,6 @@ def _list_first(names: Sequence[str]) -> str:
     more = len(names) - _MOST_NAMES
     shown = ", ".join(names[:_MOST_NAMES])
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _read_ops(
-    program: Program,
-    function: Any,
-    partitions: Sequence[Any],
-    sources: Mapping[str, str],
-) -> list[Op]:
-    """Return the step's ops, traced or executed, with the lines of their sources."""
-    if program.config.jit or not partitions:
-        return graphs.read_traced_ops(function.graph, sources)
-
-    outputs = infer_executed_outputs(function, partitions, program.make_tensors())
-    return graphs.read_executed_ops(partitions, outputs, sources)
 
 
 def _describe_step(

@@ -199,17 +199,15 @@ def build_graph_index(
 ) -> GraphIndex:
     """Index the ops of the executed graph and find their layers; ``gradients`` are its own.
 
-    An op without a recorded phase has that of its first consumer; without any, the scopes decide.
+    The scopes decide the phase of an op without a recorded one.
     """
     table = scopes or ScopeTable()
     by_name = {op.name: op for op in ops}
     consumers = find_consumers(ops)
 
-    if any(op.phase for op in ops):
-        phases = _complete_phases(by_name, consumers)
-    else:
-        phases = {name: find_phase_by_scope(name, table) for name in by_name}
-
+    phases = {
+        op.name: Phase(op.phase or find_phase_by_scope(op.name, table)) for op in ops
+    }
     layers = {name: table.layer_of(name) for name in by_name}
 
     # The tape's scope of an op without a recorded scope has the op's name.
@@ -224,7 +222,7 @@ def build_graph_index(
 
 
 def find_phase_by_scope(name: str, scopes: ScopeTable) -> Phase:
-    """Return the phase of an op whose function was traced before it was observed."""
+    """Return the phase of an op of which no trace was observed."""
     if is_in_gradient_scope(name):
         return Phase.BACKWARD
 
@@ -258,32 +256,6 @@ def find_inlined(name: str, table: Mapping[str, _Value]) -> _Value | None:
 def list_outputs(op: Op) -> list[str]:
     """Return the tensors that an op makes; one if its outputs are unknown."""
     return [f"{op.name}:{index}" for index in range(max(len(op.outputs), 1))]
-
-
-def _complete_phases(
-    ops: Mapping[str, Op],
-    consumers: Mapping[str, list[str]],
-) -> dict[str, Phase]:
-    """Return the phase of each executed op; a new one runs before its first consumer."""
-    order = list(Phase)
-    phases = {name: Phase(op.phase) for name, op in ops.items() if op.phase}
-
-    for name, op in ops.items():
-        if op.phase:
-            continue
-
-        users = [
-            user for tensor in list_outputs(op) for user in consumers.get(tensor, ())
-        ]
-        later = [phases[user] for user in users if user in phases]
-
-        makers = [split_tensor(tensor)[0] for tensor in op.inputs]
-        earlier = [phases[maker] for maker in makers if maker in phases]
-
-        latest = max(earlier, key=order.index, default=Phase.FORWARD)
-        phases[name] = min(later, key=order.index, default=latest)
-
-    return phases
 
 
 HALVES = ("float16", "bfloat16")

@@ -434,11 +434,12 @@ def _label_pipeline(
     labels.fill(rows, Category.INPUT, BATCH_ROLE)
 
     for size in sizes[rows].unique().tolist():
-        full = {spec.of_size(size): tensor for tensor, spec in specs}
-        full.pop(None, None)
+        fitting = {full: one for one, spec in specs if (full := spec.of_size(size))}
 
-        for row in np.flatnonzero(rows & (sizes == size)) if len(full) == 1 else ():
-            ((labels.specs[row], labels.tensor[row]),) = full.items()
+        if len(fitting) == 1:
+            full, tensor = fitting.popitem()
+            for row in np.flatnonzero(rows & (sizes == size)).tolist():
+                labels.specs[row], labels.tensor[row] = full, tensor
 
 
 class AddressIndex:
