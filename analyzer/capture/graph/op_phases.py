@@ -26,6 +26,7 @@ from analyzer.model.graph.graph_index import (
     find_phase_by_scope,
     list_outputs,
     reach,
+    remove_rewrite,
 )
 
 # Graph -> the calls that made ops of it: the phase, and the number of ops before and after the call.
@@ -121,27 +122,21 @@ class PhaseFinder:
     def mark(self, graph: Any, ops: Iterable[Op]) -> tuple[list[Op], set[str]]:
         """Return the ops of a graph with their phases, and the gradients of parameters."""
         inner = graphs.collect_function_graphs(graph)
-        own = self._gradients.get(graph, {})
-        nested: dict[str, bool] = {}
+        known: dict[str, bool] = {}
 
         for function in inner.values():
-            nested |= self._gradients.get(function, {}) if function is not graph else {}
+            known |= self._gradients.get(function, {})
 
         phases = self._find_phases(inner)
         marked = []
-        gradients = set()
 
         for op in ops:
-            known = find_inlined(graphs.remove_rewrite(op.name), phases)
-            phase = known or find_phase_by_scope(op.name, self._scopes)
+            phase = find_inlined(remove_rewrite(op.name), phases)
+            phase = phase or find_phase_by_scope(op.name, self._scopes)
             marked.append(replace(op, phase=phase.value))
-            gradients |= {
-                tensor
-                for tensor in list_outputs(op)
-                if tensor in own or find_inlined(tensor, nested)
-            }
 
-        return marked, gradients
+        tensors = (tensor for op in marked for tensor in list_outputs(op))
+        return marked, {tensor for tensor in tensors if find_inlined(tensor, known)}
 
     def _find_phases(self, inner: Mapping[str, Any]) -> dict[str, Phase]:
         """Return the phase of each op of the graphs, by name; empty if no trace was observed."""
@@ -160,7 +155,9 @@ class PhaseFinder:
             for op in graph.get_operations():
                 phase = own.get(op.name) or inherited.get(name, Phase.FORWARD)
                 phases.setdefault(op.name, phase)
-                inherited = dict.fromkeys(graphs.list_callees(op), phase) | inherited
+
+                for callee in graphs.list_callees(op):
+                    inherited.setdefault(callee, phase)
 
         return phases
 

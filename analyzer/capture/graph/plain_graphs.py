@@ -1,7 +1,6 @@
 """Convert TensorFlow's graphs, traced or executed, to plain ops."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import tensorflow as tf
 from analyzer.capture.private_names import get_functions, op_def_registry, tensor_util
 from analyzer.capture.run.source_frames import find_own_line
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.graph_index import find_inlined
+from analyzer.model.graph.graph_index import find_inlined, remove_rewrite
 
 # Constants with at most this many elements keep their values (axes, paddings, shapes).
 _MAX_VALUES = 64
@@ -22,9 +21,6 @@ _MAX_TEXT = 256
 _CALLERS = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 )
-
-# part of the name of an op that Grappler rewrites (``OptimizedNodeName`` in ``graph_optimizer_stage.h``)
-_REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_")
 
 # Attributes beginning with an underscore that matter for memory.
 _PRIVATE_ATTRIBUTES = frozenset({"_handle_dtypes", "_handle_shapes", "_XlaMustCompile"})
@@ -63,11 +59,6 @@ def read_executed_ops(
         ops.append(op)
 
     return ops
-
-
-def remove_rewrite(name: str) -> str:
-    """Return the name that an op had before Grappler rewrote it."""
-    return _REWRITTEN.sub("", name)
 
 
 def _get_outputs(node: Any, known: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:

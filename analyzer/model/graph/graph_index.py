@@ -253,6 +253,15 @@ def find_inlined(name: str, table: Mapping[str, _Value]) -> _Value | None:
     return None
 
 
+# part of the name of an op that Grappler rewrites (``OptimizedNodeName`` in ``graph_optimizer_stage.h``)
+_REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_")
+
+
+def remove_rewrite(name: str) -> str:
+    """Return the name that an op had before Grappler rewrote it."""
+    return _REWRITTEN.sub("", name)
+
+
 def list_outputs(op: Op) -> list[str]:
     """Return the tensors that an op makes; one if its outputs are unknown."""
     return [f"{op.name}:{index}" for index in range(max(len(op.outputs), 1))]

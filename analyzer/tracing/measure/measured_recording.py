@@ -20,7 +20,8 @@ from analyzer.model.contract.run_note import (
 )
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.graph.graph_index import GraphIndex, remove_rewrite
+from analyzer.model.recording.attribution import FOLDED
 from analyzer.model.recording.records import (
     Device,
     Kind,
@@ -227,7 +228,7 @@ def name_functions(
     owned = []
 
     for name in names:
-        prefix = next((one for one in prefixes if name.startswith(one)), "")
+        prefix = max(filter(name.startswith, prefixes), key=len, default="")
         owned.append((name.removeprefix(prefix), prefix))
 
     found = events[["run_id", "op"]].drop_duplicates()
@@ -235,9 +236,16 @@ def name_functions(
     functions = found.groupby("run_id")["prefix"].agg(lambda rows: rows.mode()[0])
 
     plain = events["op"].astype(object)
-    full = events["run_id"].map(functions).fillna("").astype(object) + plain
+    prefix = events["run_id"].map(functions).fillna("").astype(object)
 
-    return events.assign(op=plain.mask(full.isin(names), full).astype("category"))
+    # Grappler replaces an op by others below its name, such as a sum (``AddN/tmp_var``).
+    below = plain.map(lambda name: remove_rewrite(name).rpartition("/")[0])
+
+    for known in (prefix + below, prefix + plain):
+        is_known = known.isin(names) & ~events["op"].str.contains(FOLDED)
+        plain = plain.mask(is_known, known)
+
+    return events.assign(op=plain.astype("category"))
 
 
 def _pair_and_cut(

@@ -174,9 +174,10 @@ def test_the_properties_of_a_plane_name_the_card(
 
 def test_the_ops_of_a_run_get_the_prefix_of_its_function() -> None:
     # GIVEN the step, another function that shares a name with it, and a run of each
-    rows = {"op": ["Relu", "MatMul", "Relu", "Exp", "Relu"], "run_id": [1, 1, 2, 2, 0]}
+    made = ["Relu", "MatMul", "Relu", "Exp", "Exp/tmp_var", "Relu"]
+    rows = {"op": made, "run_id": [1, 1, 2, 2, 2, 0]}
     names = ("Relu", "MatMul", "other/Relu", "other/Exp")
     ops = [Op(name, name.rpartition("/")[2]) for name in names]
-    # THEN only the second run is of the other function
+    # THEN only the second run is of the other function, with a part of an op
     named = name_functions(pd.DataFrame(rows), ops, ["other/"])
-    assert [*named["op"]] == ["Relu", "MatMul", "other/Relu", "other/Exp", "Relu"]
+    assert [*named["op"]] == [*names, "other/Exp", "Relu"]
