@@ -71,7 +71,7 @@ def is_in_gradient_scope(name: str) -> bool:
 
 
 # Owners in a training step without Keras: scopes are those of functions, such as ``while/body``.
-NO_LAYERS: Mapping[str, Owner] = {"": ("", "")}
+NO_LAYERS = {"": ("", "")}
 
 
 class ScopeTable:
