@@ -21,7 +21,6 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex, remove_rewrite
-from analyzer.model.recording.attribution import FOLDED
 from analyzer.model.recording.records import (
     Device,
     Kind,
@@ -222,7 +221,8 @@ def name_functions(
 ) -> pd.DataFrame:
     """Return the events with the prefix of their function in the names of ops.
 
-    A run is of the function that has the most of its ops, the step's if several have.
+    A run is of the function that has the most of its ops, the step's if several have. A run of one op
+    is an eager op's.
     """
     names = [op.name for op in ops]
     owned = []
@@ -231,19 +231,19 @@ def name_functions(
         prefix = max(filter(name.startswith, prefixes), key=len, default="")
         owned.append((name.removeprefix(prefix), prefix))
 
-    found = events[["run_id", "op"]].drop_duplicates()
+    found = events.loc[events["run_id"] != 0, ["run_id", "op"]].drop_duplicates()
+    found = found[found.duplicated("run_id", keep=False)]
     found = found.merge(pd.DataFrame(owned, columns=["op", "prefix"]))
     functions = found.groupby("run_id")["prefix"].agg(lambda rows: rows.mode()[0])
 
     plain = events["op"].astype(object)
-    prefix = events["run_id"].map(functions).fillna("").astype(object)
+    prefix = events["run_id"].map(functions).astype(object)
 
     # Grappler replaces an op by others below its name, such as a sum (``AddN/tmp_var``).
     below = plain.map(lambda name: remove_rewrite(name).rpartition("/")[0])
 
     for known in (prefix + below, prefix + plain):
-        is_known = known.isin(names) & ~events["op"].str.contains(FOLDED)
-        plain = plain.mask(is_known, known)
+        plain = plain.mask(known.isin(names), known)
 
     return events.assign(op=plain.astype("category"))
 

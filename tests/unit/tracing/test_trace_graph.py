@@ -173,9 +173,9 @@ def test_the_properties_of_a_plane_name_the_card(
 
 
 def test_the_ops_of_a_run_get_the_prefix_of_its_function() -> None:
-    # GIVEN the step, another function that shares a name with it, and a run of each
+    # GIVEN the step, a function that shares a name with it, a run of each, and an eager op
     made = ["Relu", "MatMul", "Relu", "Exp", "Exp/tmp_var", "Relu"]
-    rows = {"op": made, "run_id": [1, 1, 2, 2, 2, 0]}
+    rows = {"op": made, "run_id": [1, 1, 2, 2, 2, 3]}
     names = ("Relu", "MatMul", "other/Relu", "other/Exp")
     ops = [Op(name, name.rpartition("/")[2]) for name in names]
     # THEN only the second run is of the other function, with a part of an op
