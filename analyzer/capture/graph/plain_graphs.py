@@ -1,7 +1,6 @@
 """Convert TensorFlow's graphs, traced or executed, to plain ops."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +9,8 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import get_functions, op_def_registry, tensor_util
 from analyzer.capture.run.source_frames import find_own_line
-from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
-from analyzer.model.graph.graph_index import find_inlined
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.graph.graph_index import find_inlined, remove_rewrite
 
 # Constants with at most this many elements keep their values (axes, paddings, shapes).
 _MAX_VALUES = 64
@@ -22,9 +21,6 @@ _MAX_TEXT = 256
 _CALLERS = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 )
-
-# part of the name of an op that Grappler rewrites (``OptimizedNodeName`` in ``graph_optimizer_stage.h``)
-_REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_")
 
 # Attributes beginning with an underscore that matter for memory.
 _PRIVATE_ATTRIBUTES = frozenset({"_handle_dtypes", "_handle_shapes", "_XlaMustCompile"})
@@ -57,7 +53,7 @@ def read_executed_ops(
             outputs=_get_outputs(node, find_inlined(node.name, traced) or ()),
             device=node.device,
             attrs=attrs,
-            source=find_inlined(_REWRITTEN.sub("", node.name), sources) or "",
+            source=find_inlined(remove_rewrite(node.name), sources) or "",
         )
 
         ops.append(op)
@@ -224,14 +220,14 @@ def read_traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
     return list(ops.values())
 
 
-def collect_function_graphs(function: Any) -> dict[str, Any]:
-    """Return the graph of a concrete function and of every function in it, by name."""
-    known = {decode_name(function.name): function.graph}
-    for nested in collect_graphs(function.graph):
+def collect_function_graphs(graph: Any, name: str = "") -> dict[str, Any]:
+    """Return the graph of a function, by ``name``, and of every function in it."""
+    known = {name: graph}
+    for nested in collect_graphs(graph):
         for name, inner in get_functions(nested).items():
-            graph = getattr(inner, "graph", None)
-            if graph is not None:
-                known.setdefault(decode_name(name), graph)
+            inner_graph = getattr(inner, "graph", None)
+            if inner_graph is not None:
+                known.setdefault(decode_name(name), inner_graph)
 
     return known
 
@@ -242,7 +238,7 @@ def read_inner_ops(function: Any, names: Sequence[str]) -> list[Op]:
         return []
 
     ops: dict[str, Op] = {}
-    known = collect_function_graphs(function)
+    known = collect_function_graphs(function.graph, decode_name(function.name))
     sources = find_sources(function.graph)
 
     for graph in (known[name] for name in names if name in known):
@@ -250,24 +246,6 @@ def read_inner_ops(function: Any, names: Sequence[str]) -> list[Op]:
             ops.setdefault(op.name, op)
 
     return list(ops.values())
-
-
-def read_traced_graphs(function: Any) -> list[TracedGraph]:
-    """Return the traced graph (without a name) and its functions, callers before callees."""
-    known = reversed(collect_function_graphs(function).items())
-    names = {id(graph): name for name, graph in known} | {id(function.graph): ""}
-    graphs = []
-
-    for nested in collect_graphs(function.graph):
-        ops = []
-
-        for op in nested.get_operations():
-            inputs = tuple(tensor.name for tensor in op.inputs)
-            ops.append(TracedOp(op.name, inputs, list_callees(op)))
-
-        graphs.append(TracedGraph(names.get(id(nested), ""), tuple(ops)))
-
-    return graphs
 
 
 def list_callees(op: Any) -> tuple[str, ...]:

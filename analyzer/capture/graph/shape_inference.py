@@ -51,14 +51,14 @@ _MAX_SIZES = 8
 Arguments: TypeAlias = Mapping[int, Shape | np.ndarray]
 
 
-def read_arguments(function: Any, given: Sequence[Any]) -> Arguments:
-    """Return the shapes of a concrete function's arguments, and their values if they may be shapes.
+def read_arguments(graph: Any, given: Sequence[Any]) -> Arguments:
+    """Return the shapes of a function's arguments, and their values if they may be shapes.
 
     Axes that the function leaves open come from the call's tensors (``given``). The shape of a sparse
     tensor is one of its parts, and decides the shapes of its products.
     """
     arguments: dict[int, Shape | np.ndarray] = {}
-    for index, own in enumerate(function.inputs):
+    for index, own in enumerate(graph.inputs):
         tensor = given[index] if index < len(given) else own
         if tensor.dtype != own.dtype:
             tensor = own
@@ -151,13 +151,13 @@ def _correct_specs(node: Any, specs: list[TensorSpec]) -> None:
 
 
 def infer_executed_outputs(
-    function: Any,
+    graph: Any,
     partitions: Sequence[Any],
     given: Sequence[Any] = (),
 ) -> Outputs:
     """Return the output specs of executed ops: traced ones where TensorFlow infers none."""
-    traced = read_traced_outputs(function.graph)
-    arguments = read_arguments(function, given)
+    traced = read_traced_outputs(graph)
+    arguments = read_arguments(graph, given)
     outputs = dict(traced)
 
     for graph_def in partitions:

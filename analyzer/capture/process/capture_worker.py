@@ -304,7 +304,6 @@ def write_run(folder: Path, captured: Captured) -> None:
         content = GraphFile(
             ops=tuple(captured.ops),
             inside=tuple(captured.inside),
-            traced=tuple(captured.traced),
         )
 
         (folder / graph).write_bytes(pack(encode_graph(content)))

@@ -7,19 +7,26 @@ The graph does not say which tensors are gradients or which layer a name scope b
 import contextlib
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import keras
 import tensorflow as tf
 
+from analyzer.capture.graph.op_phases import PhaseFinder
 from analyzer.capture.private_names import (
     closes_scope,
     is_eager,
     keras_name_scope,
     op_callbacks,
 )
-from analyzer.capture.run.step_variables import find_address, find_variable_address
+from analyzer.capture.run.step_variables import (
+    find_address,
+    find_variable_address,
+    get_raw_variable,
+)
 from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.watch.user_lines import find_calling_line
+from analyzer.model.graph.graph_index import Phase
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 # Ops whose result shares the buffer of their input, which an earlier op made.
@@ -40,8 +47,16 @@ class Observations:
     """Gradients and scopes of a step."""
 
     def __init__(self) -> None:
-        # Graph's id and name of each symbolic gradient, and of tensors that share its buffer.
-        self.gradients: set[tuple[int, str]] = set()
+        # Graph -> its symbolic gradients, and the tensors that share their buffers.
+        self.gradients: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
+
+        # The calls that took gradients or updated variables while a graph was traced.
+        self.phase_calls: WeakKeyDictionary[Any, list[tuple[Phase, int, int]]] = (
+            WeakKeyDictionary()
+        )
+
+        # Ids of the variables with respect to which gradients were taken.
+        self.trained: set[int] = set()
 
         # Name scope in the graph -> (kind, path); kind is layer, optimizer, metric or loss.
         self.scopes: dict[str, tuple[str, str]] = {}
@@ -55,6 +70,10 @@ class Observations:
         # Type of an eager op under a tape -> lines of the user's code that ran it.
         self.tape_lines: dict[str, set[str]] = {}
         self._marks = 0
+
+    def find_phases(self) -> PhaseFinder:
+        """Return a finder of the phases of ops."""
+        return PhaseFinder(self.phase_calls, self.gradients, self.scopes)
 
     def restart(self) -> None:
         """Drop the eager gradients of a discarded trace."""
@@ -90,8 +109,9 @@ class Observations:
                 and hasattr(tensor, "graph")
                 and not is_eager(tensor)
             ):
-                while (key := (id(tensor.graph), tensor.name)) not in self.gradients:
-                    self.gradients.add(key)
+                names = self.gradients.setdefault(tensor.graph, {})
+                while tensor.name not in names:
+                    names[tensor.name] = True
                     if tensor.op.type not in _ALIASES:
                         break
 
@@ -115,9 +135,13 @@ def observe_step() -> Iterator[Observations]:
     observed = Observations()
 
     def gradient(old: Any, *args: Any, **kwargs: Any) -> Any:
-        with _mark_phase(observed, "backward"):
+        with _mark_phase(observed, Phase.BACKWARD):
             result = old(*args, **kwargs)
 
+        of_tape = isinstance(args[0], tf.GradientTape)
+        sources = (*args[2 if of_tape else 1 :][:1], *kwargs.values())
+        leaves = map(get_raw_variable, tf.nest.flatten(sources))
+        observed.trained |= {id(leaf) for leaf in leaves if leaf is not None}
         observed.add_gradients(result)
         return result
 
@@ -125,7 +149,7 @@ def observe_step() -> Iterator[Observations]:
         grads = list(grads)
         observed.add_gradients(grads)
 
-        with _mark_phase(observed, "update"):
+        with _mark_phase(observed, Phase.UPDATE):
             return old(optimizer, grads, *args, **kwargs)
 
     def enter(old: Any, scope: Any) -> Any:
@@ -169,12 +193,24 @@ def observe_step() -> Iterator[Observations]:
         yield observed
 
 
-def _mark_phase(observed: Observations, name: str) -> Any:
-    """Mark a phase of an eager step in the trace; a traced step has its phases in the graph."""
-    if observed.eager and tf.executing_eagerly():
-        return tf.profiler.experimental.Trace(f"{MARKER_PREFIX}phase", phase=name)
+@contextlib.contextmanager
+def _mark_phase(observed: Observations, phase: Phase) -> Iterator[None]:
+    """Mark a phase of an eager step in the trace, or note the ops that a graph gets in it."""
+    if tf.executing_eagerly():
+        mark = f"{MARKER_PREFIX}phase"
+        with (
+            tf.profiler.experimental.Trace(mark, phase=str(phase))
+            if observed.eager
+            else contextlib.nullcontext()
+        ):
+            yield
 
-    return contextlib.nullcontext()
+        return
+
+    graph = tf.compat.v1.get_default_graph()
+    first = graph.version
+    yield
+    observed.phase_calls.setdefault(graph, []).append((phase, first, graph.version))
 
 
 # The kinds of owners of Keras' name scopes.

@@ -12,13 +12,16 @@ from typing import Any
 import tensorflow as tf
 
 from analyzer.capture.graph import plain_graphs as graphs
+from analyzer.capture.graph.op_phases import list_ran_graphs
 from analyzer.capture.private_names import (
+    Function,
     collect_executed_graphs,
     disable_python_tracing,
 )
 from analyzer.capture.process.child_environment import check_collectives
 from analyzer.capture.run.host_values import trace_with_true_values
 from analyzer.capture.run.instrumentation import Observations, observe_step
+from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.source_frames import find_user_line
 from analyzer.capture.run.step_capture import (
@@ -131,9 +134,14 @@ def run_steps(
     report_stage("reading the graph")
 
     with pause_collector():
-        captured = describe_capture(state, partitions)
+        others = find_live_objects(Function) if state.function is None else ()
+        captured = describe_capture(
+            state,
+            partitions,
+            others=list_ran_graphs((one, ()) for one in others),
+        )
         if dump is not None and state.function is not None:
-            add_compiled_functions(captured, state.function, dump)
+            add_compiled_functions(captured, state.function, dump, observed)
 
     return captured
 

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from analyzer.capture import private_names as private
 from analyzer.capture.graph import plain_graphs as graphs
+from analyzer.capture.graph.op_phases import RanGraph, add_prefix
 from analyzer.capture.graph.plain_graphs import get_shape
-from analyzer.capture.graph.shape_inference import infer_executed_outputs
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.source_frames import (
     clean_message,
@@ -31,7 +31,7 @@ from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
 from analyzer.model import __version__
 from analyzer.model.contract.fields import TwoSizes
-from analyzer.model.contract.graph_note import Op, TracedGraph
+from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.run_note import (
     CompiledFunction,
     DeviceNote,
@@ -78,8 +78,6 @@ class Captured:
 
     run: RunFile
     ops: list[Op] = field(default_factory=list)  # that ran; none for an eager step
-    # before TensorFlow optimised it
-    traced: list[TracedGraph] = field(default_factory=list)
     compiled: list[CompiledPlan] = field(default_factory=list)
     inside: list[Op] = field(default_factory=list)  # of compiled functions, before XLA
 
@@ -135,30 +133,32 @@ def describe_capture(
     partitions: Sequence[Any] = (),
     *,
     ops: list[Op] | None = None,
+    others: Iterable[RanGraph] = (),
 ) -> Captured:
     """Return the result of a capture as plain data.
 
     Args:
         partitions: The graphs that the executor ran.
         ops: The ops that the executor would run; None to read them from the graphs.
+        others: The graphs of other functions that ran.
     """
     program = capturing.program
     observed = capturing.observed
     variables = capturing.variables
 
     function = capturing.function
-    traced_graphs = [] if function is None else graphs.read_traced_graphs(function)
     sources: dict[str, str] = {}
+    further = list(others)
+
     if function is not None and ops is None:
-        sources = graphs.find_sources(function.graph)
-        ops = _read_ops(program, function, partitions, sources)
+        graphs_run = () if program.config.jit else partitions
+        own = RanGraph(function.graph, graphs_run, given=program.make_tensors())
+        sources = own.sources
+        ops = own.read_ops()
+        further += own.list_loops()
 
     variables.refresh()
-    own_graph = 0 if function is None else id(function.graph)
-    gradients: dict[bool, set[str]] = {True: set(), False: set()}
-    for graph, name in observed.gradients:
-        gradients[graph == own_graph].add(name)
-
+    every, gradients = _mark_ops(observed, function, ops or (), further)
     marks = observed.eager_gradients.items()
     run = RunFile(
         step=_describe_step(program, observed, is_eager=function is None),
@@ -173,12 +173,12 @@ def describe_capture(
             *_note_computed(capturing.computed, sources),
             *_check_accumulation(program, capturing.done or capturing.wanted),
         ),
-        variables=variables.rows(),
+        variables=variables.rows(observed.trained),
         snapshots=tuple(map(tuple, variables.snapshots)),
         inputs=_describe_inputs(program, function, capturing.inputs),
         outputs=tuple(map(get_shape, _find_outputs(program, capturing.result))),
-        gradients=frozenset(gradients[True]),
-        nested_gradients=frozenset(gradients[False]),
+        gradients=frozenset(gradients),
+        functions=tuple(one.prefix for one in further),
         eager_gradients={mark: tuple(addresses) for mark, addresses in marks},
         scopes=observed.scopes,
         tape_lines=observed.find_only_lines(),
@@ -195,7 +195,29 @@ def describe_capture(
         environment=_read_environment(),
     )
 
-    return Captured(run, ops or [], traced_graphs)
+    return Captured(run, every)
+
+
+def _mark_ops(
+    observed: Observations,
+    function: Any,
+    ops: Iterable[Op],
+    others: Iterable[RanGraph],
+) -> tuple[list[Op], set[str]]:
+    """Return the ops of the step and of other functions with their phases, and the gradients."""
+    finder = observed.find_phases()
+    every: list[Op] = []
+    gradients: set[str] = set()
+
+    if function is not None:
+        every, gradients = finder.mark(function.graph, ops)
+
+    for one in others:
+        marked, found = finder.mark(one.graph, one.read_ops())
+        every += [add_prefix(op, one.prefix) for op in marked]
+        gradients |= {one.prefix + tensor for tensor in found}
+
+    return every, gradients
 
 
 def _read_environment() -> dict[str, str]:
@@ -236,20 +258,6 @@ def _list_first(names: Sequence[str]) -> str:
     more = len(names) - _MOST_NAMES
     shown = ", ".join(names[:_MOST_NAMES])
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _read_ops(
-    program: Program,
-    function: Any,
-    partitions: Sequence[Any],
-    sources: Mapping[str, str],
-) -> list[Op]:
-    """Return the step's ops, traced or executed, with the lines of their sources."""
-    if program.config.jit or not partitions:
-        return graphs.read_traced_ops(function.graph, sources)
-
-    outputs = infer_executed_outputs(function, partitions, program.make_tensors())
-    return graphs.read_executed_ops(partitions, outputs, sources)
 
 
 def _describe_step(
@@ -439,7 +447,9 @@ def note_threads() -> ThreadsNote:
     return ThreadsNote(inter_op=count or count_cores())
 
 
-def add_compiled_functions(captured: Captured, function: Any, dump: Path) -> None:
+def add_compiled_functions(
+    captured: Captured, function: Any, dump: Path, observed: Observations
+) -> None:
     """Add the functions of a step that ran and that XLA compiled, from its dump; and their ops."""
     callers: dict[str, list[str]] = {}
     if function.function_def.attr["_XlaMustCompile"].b:
@@ -460,4 +470,7 @@ def add_compiled_functions(captured: Captured, function: Any, dump: Path) -> Non
             captured.compiled.append((note, plan))
 
     names = [note.function for note, _ in captured.compiled]
-    captured.inside = graphs.read_inner_ops(function, names)
+    inside = graphs.read_inner_ops(function, names)
+    captured.inside, found = observed.find_phases().mark(function.graph, inside)
+    gradients = captured.run.gradients | found
+    captured.run = replace(captured.run, gradients=gradients)

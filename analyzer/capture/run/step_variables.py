@@ -2,7 +2,7 @@
 
 import contextlib
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -27,7 +27,6 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.fields import SMALL_ELEMENTS
 from analyzer.model.contract.run_note import (
     STATE_ROLE,
-    TRAINABLE_ROLE,
     VariableNote,
 )
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
@@ -143,13 +142,23 @@ class StepVariables:
             addresses: list[int | None] = []
 
             for one in self.raw:
-                is_read = id(one) not in unread
-                addresses.append(find_variable_address(one) if is_read else None)
+                address = None
+                if id(one) not in unread:
+                    address = find_variable_address(one)
+
+                # Not copied again; the unread variables of a function are known before.
+                if address is None and self.function is None:
+                    self._unread = {*(self._unread or ()), id(one)}
+
+                addresses.append(address)
 
             self.snapshots.append(addresses)
 
-    def rows(self) -> tuple[VariableNote, ...]:
-        """Return a record for each variable, in the order of the snapshots' columns."""
+    def rows(self, trained: Collection[int] = ()) -> tuple[VariableNote, ...]:
+        """Return a record for each variable, in the order of the snapshots' columns.
+
+        A plain variable is a parameter if its id is in ``trained``.
+        """
         arguments: dict[int, int] = {}  # index of a captured variable's handle
         if self.function is not None:
             handles = self.function.captured_inputs
@@ -160,6 +169,10 @@ class StepVariables:
         rows = []
         for variable, owner in zip(self.raw, self._owners, strict=True):
             category, role, path = owner
+            is_trained = id(variable) in trained or (not trained and variable.trainable)
+            if role == STATE_ROLE and is_trained:
+                category, role = Category.PARAMETER, ""
+
             rows.append(
                 VariableNote(
                     path=path,
@@ -235,12 +248,8 @@ class StepVariables:
             elif not is_optimizer:
                 self._add(used, Category.PARAMETER)
 
-        for variable in variables:
-            # A plain tf.Variable. The attribution names it by its shape and its users.
-            if variable.trainable:
-                self._add([variable], Category.PARAMETER, TRAINABLE_ROLE)
-            else:
-                self._add([variable], Category.CONSTANT, STATE_ROLE)
+        # Plain variables, which the attribution names by their shapes and users.
+        self._add(variables, Category.CONSTANT, STATE_ROLE)
 
 
 def get_raw_variable(variable: Any) -> Any:
@@ -331,11 +340,16 @@ def find_address(tensor: Any) -> int | None:
 
 
 def find_variable_address(variable: Any) -> int | None:
-    """Return the address of a ``tf.Variable``'s buffer; None if it holds no plain tensor."""
+    """Return the address of a ``tf.Variable``'s buffer; None if it holds no plain tensor.
+
+    None also if each read is a copy, as after an assignment to a part.
+    """
     try:
         with tf.device(variable.device):  # reading on another device copies
             value = variable.read_value()
+            again = variable.read_value()
     except (tf.errors.OpError, ValueError, AttributeError):
         return None
 
-    return find_address(value)
+    address = find_address(value)
+    return address if address == find_address(again) else None

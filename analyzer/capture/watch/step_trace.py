@@ -2,12 +2,14 @@
 
 import contextlib
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from analyzer.capture.graph.op_phases import list_ran_graphs
 from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.private_names import (
     count_eager_tensors,
@@ -247,6 +249,8 @@ class StepTrace:
         if self.done >= self._wanted:
             return False
 
+        assert self.variables is not None
+        self.variables.snapshot()
         self._begin_step()
 
         return True
@@ -319,8 +323,8 @@ class StepTrace:
 
     # The run folder
 
-    def describe(self) -> None:
-        """Store the closed trace as plain data."""
+    def describe(self, records: Sequence[FunctionRecord]) -> None:
+        """Store the closed trace as plain data; ``records`` are of all functions."""
         assert self.variables is not None
         program = self.variables.program
         function = self.variables.function
@@ -338,6 +342,11 @@ class StepTrace:
                 unknown=None if self._values is None else self._values.unknown,
             ),
             [] if self._record is None else self._record.partitions,
+            others=list_ran_graphs(
+                (one.list_alive()[-1], one.partitions)
+                for one in records
+                if one is not self._record and one.list_alive()
+            ),
         )
 
         self.captured.run = replace(
@@ -348,7 +357,7 @@ class StepTrace:
         )
 
         if self._dump is not None and function is not None:
-            add_compiled_functions(self.captured, function, self._dump)
+            add_compiled_functions(self.captured, function, self._dump, self.observed)
 
     def write(self, note: WatchNote) -> None:
         """Write the note and the graph into the run folder."""

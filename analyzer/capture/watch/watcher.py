@@ -414,7 +414,7 @@ class Watcher:
         with delay_signals():
             self._held = find_held_objects(self.trace, self.functions, self.objects)
             self.objects.add_queues()
-            self.trace.describe()
+            self.trace.describe(self.functions.list_records())
 
             if not self.trace.is_whole:
                 self._growth = GrowthCheck(

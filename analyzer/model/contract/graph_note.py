@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -107,21 +107,7 @@ class Op:
     # ``every`` if all are equal
     attrs: Mapping[str, Any] = field(default_factory=dict)
     source: Name = ""  # ``file:line`` of the user's code
-
-
-class TracedOp(msgspec.Struct, frozen=True, array_like=True):
-    """An op of the traced graph: its inputs and the functions that it calls."""
-
-    name: Name
-    inputs: tuple[Name, ...] = ()
-    calls: tuple[Name, ...] = ()
-
-
-class TracedGraph(msgspec.Struct, frozen=True):
-    """The traced graph of the step (``function`` is empty) or of one of its functions."""
-
-    function: Name
-    ops: tuple[TracedOp, ...]
+    phase: Literal["forward", "backward", "update", ""] = ""  # empty if unknown
 
 
 class GraphFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +116,6 @@ class GraphFile(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = GRAPH_VERSION
     ops: tuple[Op, ...]
     inside: tuple[Op, ...] = ()  # of functions that run as one op
-    traced: tuple[TracedGraph, ...] = ()
 
 
 def read_graph_file(path: Path) -> GraphFile:

@@ -237,9 +237,8 @@ class VariableNote:
         return tensor_bytes(self.dtype, self.shape)
 
 
-# Roles of plain variables, which no Keras object holds; the graph decides what they are.
+# Role of plain variables, which no Keras object holds and no gradient was taken of.
 STATE_ROLE = "state"
-TRAINABLE_ROLE = "trainable"
 
 # Index of the step on a simulated card in which unknown conditions are taken to be true.
 STEP_WITH_ALL = 1
@@ -361,7 +360,8 @@ class RunFile:
     inputs: tuple[Input, ...] = ()
     outputs: tuple[Shape | None, ...] = ()  # of the models, else of the step
     gradients: frozenset[Name] = frozenset()  # gradients of parameters in the graph
-    nested_gradients: frozenset[Name] = frozenset()  # the same inside functions
+    # prefix of the names of ops of each function beside the step's
+    functions: tuple[Name, ...] = ()
     # index of a marker -> addresses of gradients; name scope -> kind and path of its object
     eager_gradients: Mapping[int, tuple[Address, ...]] = field(default_factory=dict)
     scopes: Mapping[Name, tuple[Name, Name]] = field(default_factory=dict)
@@ -391,8 +391,7 @@ class RunFile:
 def encode_run(run: RunFile) -> bytes:
     """Return a note as JSON text that ``read_run_file`` reads."""
     plain = to_builtins(run, str_keys=True)
-    for name in ("gradients", "nested_gradients"):
-        plain[name] = sorted(plain[name])
+    plain["gradients"] = sorted(plain["gradients"])
     return json.dumps(plain, indent=1).encode()
 
 

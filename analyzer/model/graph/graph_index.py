@@ -1,11 +1,8 @@
 """The indexed graph: producer, consumers, phase, layer and purpose of each op and tensor.
 
-Phases are found in the traced graph, before TensorFlow optimises it. A *backward* op is in a name
-scope of the gradient tape, or consumes the output of a backward op and leads to a gradient of a
-parameter (a custom gradient). An *update* op is in an optimizer's name scope, consumes gradients and
-leads to none, or follows the last gradient. All others are *forward*; in a called function they get the
-caller's phase. Each layer records the scope that it opens: ``resnet50_1/conv1_conv_1`` belongs to the
-layer ``conv1_conv``.
+A capture records the phase of each op (``capture/graph/op_phases.py``). In another graph a *backward*
+op is in a name scope of the gradient tape, and an *update* op in that of an optimizer. Each layer
+records the scope that it opens: ``resnet50_1/conv1_conv_1`` belongs to the layer ``conv1_conv``.
 
 A *gradient* is the gradient of a variable or of an activation: a result of the backward pass that
 depends on the gradient with which the tape starts, and that another op reads. An *activation* is a
@@ -15,7 +12,6 @@ result of the forward pass that another op reads. Other results are temporaries,
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -24,8 +20,6 @@ from analyzer.model.choice import Category, Choice
 from analyzer.model.contract.graph_note import (
     Op,
     TensorSpec,
-    TracedGraph,
-    TracedOp,
     split_tensor,
 )
 
@@ -66,40 +60,6 @@ class Phase(Choice):
     UPDATE = "update"
 
 
-def find_phases(
-    graphs: Sequence[TracedGraph],
-    gradients: Iterable[str],
-    nested_gradients: Iterable[str],
-    scopes: ScopeTable,
-) -> dict[str, Phase]:
-    """Return the phase of every op, by name.
-
-    ``graphs`` are the step's graph, then its functions, callers before the called. ``gradients`` are
-    the gradients of parameters in the step's graph, ``nested_gradients`` in the functions.
-    """
-    phases: dict[str, Phase] = {}
-    inherited: dict[str, Phase] = {}
-
-    for number, graph in enumerate(graphs):
-        tensors = gradients if number == 0 else nested_gradients
-        phase_of = _classify(
-            graph,
-            {split_tensor(tensor)[0] for tensor in tensors},
-            scopes,
-        )
-
-        for op in graph.ops:
-            phase = phase_of.get(op.name) or inherited.get(
-                graph.function, Phase.FORWARD
-            )
-            phases.setdefault(op.name, phase)
-
-            for function in op.calls:
-                inherited.setdefault(function, phase)
-
-    return phases
-
-
 def is_in_gradient_scope(name: str) -> bool:
     """Say whether the op is of the backward pass, by the scope of the tape or JAX's ``transpose``.
 
@@ -110,54 +70,8 @@ def is_in_gradient_scope(name: str) -> bool:
     return is_gradient and _ACCUMULATOR not in parts
 
 
-def _classify(
-    graph: TracedGraph,
-    gradient_ops: set[str],
-    scopes: ScopeTable,
-) -> dict[str, Phase]:
-    """Return the phases of the ops of a graph that are not forward."""
-    producers = {
-        op.name: [split_tensor(tensor)[0] for tensor in op.inputs] for op in graph.ops
-    }
-    consumers = defaultdict(list)
-
-    # The forward loop takes empty lists that the tape's constants shape.
-    for consumer, names in producers.items():
-        for name in names if _ACCUMULATOR not in consumer.split("/") else ():
-            consumers[name].append(consumer)
-
-    makers = gradient_ops & producers.keys()
-    named = set(filter(is_in_gradient_scope, producers))
-    after = reach(named | makers, consumers.__getitem__)
-
-    before = reach(makers, lambda name: producers.get(name, []))
-    backward = named | makers | (after & before)
-    phases = dict.fromkeys(after, Phase.UPDATE if makers else Phase.BACKWARD)
-    phases |= dict.fromkeys(filter(scopes.is_optimizer, producers), Phase.UPDATE)
-    phases |= dict.fromkeys(backward, Phase.BACKWARD)
-
-    order = list(producers)
-    start = next((at for at, name in enumerate(order) if name in backward), len(order))
-    end = max(
-        (at for at, name in enumerate(order) if name in makers), default=len(order)
-    )
-
-    for at in reversed(range(len(order))):
-        name = order[at]
-        users = {phases.get(user) for user in consumers[name]}
-
-        # Only the update reads these, such as the decayed momentum, or no gradient needs them.
-        if users == {Phase.UPDATE} or (at > end and name not in before):
-            phases.setdefault(name, Phase.UPDATE)
-        # A custom gradient (``tf.nn.silu``) computes values again outside the tape's scope.
-        elif at > start and users and users <= {Phase.BACKWARD, Phase.UPDATE}:
-            phases.setdefault(name, Phase.BACKWARD)
-
-    return phases
-
-
 # Owners in a training step without Keras: scopes are those of functions, such as ``while/body``.
-NO_LAYERS: Mapping[str, Owner] = {"": ("", "")}
+NO_LAYERS = {"": ("", "")}
 
 
 class ScopeTable:
@@ -280,42 +194,20 @@ class GraphIndex:
 def build_graph_index(
     ops: Sequence[Op],
     *,
-    traced: Sequence[TracedGraph] = (),
     gradients: Iterable[str] = (),
-    nested_gradients: Iterable[str] = (),
     scopes: ScopeTable | None = None,
 ) -> GraphIndex:
-    """Index the ops of the executed graph and find their phases and layers.
+    """Index the ops of the executed graph and find their layers; ``gradients`` are its own.
 
-    Without ``traced`` graphs the phases are found in ``ops``; with those of another model of the
-    program, in the scopes. ``gradients`` were recorded while the step was traced, ``nested_gradients``
-    inside functions, before inlining added a prefix.
+    The scopes decide the phase of an op without a recorded one.
     """
     table = scopes or ScopeTable()
-    gradients = frozenset(gradients)
-    nested = dict.fromkeys(nested_gradients, True)
-
     by_name = {op.name: op for op in ops}
     consumers = find_consumers(ops)
 
-    if not traced:
-        traced = [TracedGraph("", tuple(TracedOp(op.name, op.inputs) for op in ops))]
-
-    present = set()
-
-    for op in ops:
-        for tensor in list_outputs(op):
-            if tensor in gradients or (nested and find_inlined(tensor, nested)):
-                present.add(tensor)
-
-    traced_phases = find_phases(traced, gradients, nested, table)
-    makers = {split_tensor(tensor)[0] for tensor in present}
-    found = {find_inlined(name, traced_phases) for name in makers}
-
-    if makers and Phase.BACKWARD not in found:
-        traced_phases = {name: _phase_by_scope(name, table) for name in by_name}
-
-    phases = _find_executed_phases(by_name, consumers, traced_phases)
+    phases = {
+        op.name: Phase(op.phase or find_phase_by_scope(op.name, table)) for op in ops
+    }
     layers = {name: table.layer_of(name) for name in by_name}
 
     # The tape's scope of an op without a recorded scope has the op's name.
@@ -323,10 +215,14 @@ def build_graph_index(
         if layer in by_name:
             layers[name] = layers[layer] or layer
 
-    return GraphIndex(by_name, consumers, frozenset(present), phases, layers)
+    outputs = (tensor for op in ops for tensor in list_outputs(op))
+    present = frozenset(gradients).intersection(outputs)
+
+    return GraphIndex(by_name, consumers, present, phases, layers)
 
 
-def _phase_by_scope(name: str, scopes: ScopeTable) -> Phase:
+def find_phase_by_scope(name: str, scopes: ScopeTable) -> Phase:
+    """Return the phase of an op of which no trace was observed."""
     if is_in_gradient_scope(name):
         return Phase.BACKWARD
 
@@ -357,36 +253,18 @@ def find_inlined(name: str, table: Mapping[str, _Value]) -> _Value | None:
     return None
 
 
+# part of the name of an op that Grappler rewrites (``OptimizedNodeName`` in ``graph_optimizer_stage.h``)
+_REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_")
+
+
+def remove_rewrite(name: str) -> str:
+    """Return the name that an op had before Grappler rewrote it."""
+    return _REWRITTEN.sub("", name)
+
+
 def list_outputs(op: Op) -> list[str]:
     """Return the tensors that an op makes; one if its outputs are unknown."""
     return [f"{op.name}:{index}" for index in range(max(len(op.outputs), 1))]
-
-
-def _find_executed_phases(
-    ops: Mapping[str, Op],
-    consumers: Mapping[str, list[str]],
-    traced: Mapping[str, Phase],
-) -> dict[str, Phase]:
-    """Return the phase of each executed op; a new one runs before its first consumer."""
-    order = list(Phase)
-    found = {name: find_inlined(name, traced) for name in ops}
-    phases = {name: phase for name, phase in found.items() if phase is not None}
-
-    for name, phase in found.items():
-        if phase is not None:
-            continue
-
-        outputs = list_outputs(ops[name])
-        users = [user for tensor in outputs for user in consumers.get(tensor, ())]
-        later = [phases[user] for user in users if user in phases]
-
-        makers = [split_tensor(tensor)[0] for tensor in ops[name].inputs]
-        earlier = [phases[maker] for maker in makers if maker in phases]
-
-        latest = max(earlier, key=order.index, default=Phase.FORWARD)
-        phases[name] = min(later, key=order.index, default=latest)
-
-    return phases
 
 
 HALVES = ("float16", "bfloat16")

@@ -71,10 +71,7 @@ XLA_ROLE = "XLA's buffer: activations, gradients and temporaries in one block"
 
 # Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
 # product into their own scratch memory, do not.
-POOL_THREAD_ROLE = "requested by a pool thread"
-
-# ``RedzoneAllocator`` requests the memory of trials on a card.
-_CARD_SCRATCH_ROLE = "requested outside of an op, such as a trial of an algorithm"
+POOL_THREAD_ROLE = "requested outside of an op"
 
 # Requested outside of ops on the program's thread, which converts values to tensors
 # (``NdarrayToTensor``, ``pywrap_tensor.cc``).
@@ -422,7 +419,7 @@ def label_eager(
     rules = (
         (is_convolution & is_scratch, Category.WORKSPACE, ""),
         *_list_rules_without_op(allocations, lives, by_python, infer, jit, is_captured),
-        *_list_rules_by_op(lives, phases, backward, is_value, infer, is_captured),
+        *_list_rules_by_op(lives, phases, backward, is_value, infer),
     )
 
     left = labels.open_rows()
@@ -469,7 +466,6 @@ def _list_rules_without_op(
     yield by_host, Category.INPUT, HOST_COPY_ROLE
     yield copied, Category.INPUT, _COPY_FROM_HOST_ROLE
 
-    yield unnamed & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE
     yield unnamed, Category.TEMPORARY, POOL_THREAD_ROLE
 
     folded = _is_folded(allocations)
@@ -487,7 +483,6 @@ def _list_rules_by_op(
     backward: Instants,
     is_value: Mask,
     infer: bool,
-    is_captured: bool,
 ) -> Iterator[_Rule]:
     """Yield the rules for buffers that ops request in the steps, by phase and lifetime."""
     inside = lives.inside
@@ -502,14 +497,14 @@ def _list_rules_by_op(
     yield lives.short & infer, *passing
     yield lives.into_backward, *describe_value(Phase.FORWARD, is_kept=True)
 
+    # such as the update that a loop makes itself
+    after = (Category.TEMPORARY, "made after the last gradient")
+    yield inside & lives.after_backward, *after
+
     if len(backward):
         yield inside & is_value, *passing
 
     yield inside & ~lives.until_next, Category.TEMPORARY, "outlives its step"
-
-    # A program runs other functions than the step's.
-    if is_captured and not len(backward):
-        yield inside, Category.TEMPORARY, "its op is not in the recorded graph"
 
     yield inside, *describe_value(Phase.FORWARD)
 
@@ -546,6 +541,12 @@ class Lifetimes:
         coming = np.append(backward, np.iinfo(np.int64).max)
         start = coming[np.searchsorted(backward, born, side="right")]
         self.into_backward: Mask = (start < dies) & (start <= ends[step])
+
+        # Allocated after the last backward pass of its step.
+        firsts = np.array([step.first for step in steps] or [-1], np.int64)
+        previous = np.append(-1, backward)[np.searchsorted(backward, born)]
+        had_backward = self.inside & (previous >= firsts[step])
+        self.after_backward: Mask = had_backward & (start > ends[step])
 
 
 def _is_folded(allocations: pd.DataFrame) -> Mask:

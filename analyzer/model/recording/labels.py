@@ -10,9 +10,9 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import Op, TensorSpec, split_tensor
-from analyzer.model.contract.run_note import STATE_ROLE, TRAINABLE_ROLE, RunFile
+from analyzer.model.contract.run_note import STATE_ROLE, RunFile
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
-from analyzer.model.graph.graph_index import GraphIndex, Phase
+from analyzer.model.graph.graph_index import GraphIndex
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -150,33 +150,22 @@ def find_roles_of_state(
     parameter = Category.PARAMETER.value
     state = (Category.OPTIMIZER_STATE.value, "state with a parameter's shape")
     shapes = {one.shape for one in note.variables if one.category == parameter}
-    handles = {}
-    trains = False
-
-    if structure is not None:
-        ops = structure.ops.values()
-        handles = {op.attrs.get("index"): op.name for op in ops if op.type == "_Arg"}
-        trains = Phase.BACKWARD in structure.phases.values()
+    ops = () if structure is None else structure.ops.values()
+    handles = {op.attrs.get("index"): op.name for op in ops if op.type == "_Arg"}
 
     roles = {}
 
     for number, variable in enumerate(note.variables):
-        if variable.role not in (STATE_ROLE, TRAINABLE_ROLE):
+        if variable.role != STATE_ROLE:
             continue
 
         handle = handles.get(variable.argument)
         users = _find_users(structure, handle) if structure and handle else []
-        phases = {structure.phases[op.name] for op in users} if structure else set()
 
-        if variable.role == TRAINABLE_ROLE:
-            is_updated = trains and phases == {Phase.UPDATE}
-            roles[number] = state if is_updated else (parameter, "")
-        elif structure and any(_accumulates(structure, op, users) for op in users):
+        if structure and any(_accumulates(structure, op, users) for op in users):
             roles[number] = (Category.GRADIENT.value, "gradient accumulator")
         elif variable.shape in shapes - {()}:
             roles[number] = state
-        elif variable.shape != ():
-            roles[number] = (parameter, "not trainable")
 
     return roles
 

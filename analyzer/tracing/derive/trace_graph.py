@@ -23,7 +23,6 @@ from analyzer.model.contract.graph_note import (
 from analyzer.model.graph.graph_index import (
     GraphIndex,
     Phase,
-    ScopeTable,
     build_graph_index,
     is_in_gradient_scope,
 )
@@ -43,7 +42,6 @@ from analyzer.tracing.derive.op_names import (
     read_shape,
 )
 from analyzer.tracing.parse.event_columns import split_annotation
-from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
 
 _COPIES = ("_Send", "_Recv", "_HostSend", "_HostRecv")
@@ -197,14 +195,12 @@ def derive_graph(
     table: pd.DataFrame,
     raw: RawTrace,
     steps: Sequence[Step],
-    note: RunNote,
 ) -> tuple[pd.DataFrame, GraphIndex | None]:
     """Return the graph of the functions and eager steps that ran in a trace; None without ops.
 
-    The table gets the graph's names of ops and tensors. Eager ops are part of the graph if there is no
-    note, and its gradients and scopes are used if there is one.
+    The table gets the graph's names of ops and tensors.
     """
-    building = _Building(table, raw, steps, with_eager=not note.is_captured)
+    building = _Building(table, raw, steps)
 
     building.connect()
     known = {*building.outputs, *building.inputs, *raw.op_types}
@@ -219,12 +215,10 @@ def derive_graph(
     if not ops:
         return table, None
 
-    noted = note.scopes
-    scopes = ScopeTable(noted) if noted else find_scopes(ops, known)
     index = build_graph_index(
         ops,
-        gradients=building.gradients.union(note.gradients),
-        scopes=scopes,
+        gradients=building.gradients,
+        scopes=find_scopes(ops, known),
     )
 
     phases = building.find_phases([op.name for op in ops])
@@ -252,8 +246,6 @@ class _Building:
         table: pd.DataFrame,
         raw: RawTrace,
         steps: Sequence[Step],
-        *,
-        with_eager: bool,
     ) -> None:
         self._raw = raw
         names = table["op"].astype(object).to_numpy()
@@ -264,7 +256,7 @@ class _Building:
         scoped = np.array(["/" in name for name in names], bool)
 
         in_step = table["step"].notna().to_numpy()
-        is_eager = named & ~scoped & ~in_function & in_step & with_eager
+        is_eager = named & ~scoped & ~in_function & in_step
 
         self._starts = np.array([step.start_ps or 0 for step in steps], np.int64)
         eager = set(names[is_eager])

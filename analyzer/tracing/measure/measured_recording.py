@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from msgspec import structs
 
@@ -12,6 +11,7 @@ from analyzer.cards import find_gpu, memory_limit
 from analyzer.cards.catalogue import all_gpus
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import tensor_bytes
+from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
@@ -20,8 +20,7 @@ from analyzer.model.contract.run_note import (
 )
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.recording.attribution import FOLDED
+from analyzer.model.graph.graph_index import GraphIndex, remove_rewrite
 from analyzer.model.recording.records import (
     Device,
     Kind,
@@ -35,7 +34,6 @@ from analyzer.model.recording.timeline import (
     find_peaks,
     find_steps_of_births,
     is_tpu,
-    running_sum,
 )
 from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
@@ -88,9 +86,6 @@ from analyzer.tracing.xla.trace_modules import (
 
 _TEXTS = read_table("tracing/measure/trace_texts.toml", dict[str, str])
 _MOST_NAMED = 3  # ops in a warning
-
-# Of the peak: a graph without these tensors does not explain it.
-_UNKNOWN_RATIO = 0.1
 
 # A program with fewer may return them all.
 _LEAST_ACTIVATIONS = 3
@@ -160,16 +155,17 @@ def measure(
     ``note`` is None for a trace of another program; see ``open_measured`` for the other arguments.
     """
     note = note or NO_NOTE
+    if note.functions:
+        events = name_functions(raw.events, note.ops, note.functions)
+        raw = replace(raw, events=events)
+
     main = choose_allocator(raw.events, allocator)
     events = raw.events
     raw, table, steps, integrity = _pair_and_cut(raw, note, main)
     structure = index_note_graph(note)
 
-    own = table[table["allocator"] == main]
-    is_lacking = structure is None or lacks_ops(own, structure, steps)
-
-    if is_lacking and not is_tpu(main):
-        table, structure = derive_graph(table, raw, steps, note)
+    if not note.is_captured and not is_tpu(main):
+        table, structure = derive_graph(table, raw, steps)
 
     plans = find_plans(note, structure) if note.is_captured else read_modules(raw)
     table, sharing = _label_buffers(table, raw, note, structure, steps, plans, main)
@@ -220,29 +216,36 @@ def measure(
     )
 
 
-def lacks_ops(
-    table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step]
-) -> bool:
-    """Say whether the peak of the steps holds tensors of other functions than the recorded one.
+def name_functions(
+    events: pd.DataFrame, ops: Iterable[Op], prefixes: Sequence[str]
+) -> pd.DataFrame:
+    """Return the events with the prefix of their function in the names of ops.
 
-    A program may call several, and a data set has its own.
+    A run is of the function that has the most of its ops, the step's if several have. A run of one op
+    is an eager op's.
     """
-    first, end = (steps[0].first, steps[-1].last + 1) if steps else (0, 0)
-    if end <= first:
-        return False
+    names = [op.name for op in ops]
+    owned = []
 
-    names = ("born", "dies", "requested_bytes")
-    born, dies, sizes = (table[name].to_numpy() for name in names)
-    in_use = running_sum(np.minimum(born, end), np.minimum(dies, end), sizes, end)
-    peak = first + int(in_use[first + 1 :].argmax())
+    for name in names:
+        prefix = max(filter(name.startswith, prefixes), key=len, default="")
+        owned.append((name.removeprefix(prefix), prefix))
 
-    is_scoped = table["op"].str.contains("/", regex=False) & table["step"].notna()
-    is_known = table["op"].isin(list(structure.ops))
-    is_known |= table["op"].str.contains(FOLDED, regex=False)
-    is_unknown = is_scoped & ~is_known
-    alive = (born <= peak) & (peak < dies)
+    found = events.loc[events["run_id"] != 0, ["run_id", "op"]].drop_duplicates()
+    found = found[found.duplicated("run_id", keep=False)]
+    found = found.merge(pd.DataFrame(owned, columns=["op", "prefix"]))
+    functions = found.groupby("run_id")["prefix"].agg(lambda rows: rows.mode()[0])
 
-    return bool(sizes[alive & is_unknown].sum() > _UNKNOWN_RATIO * sizes[alive].sum())
+    plain = events["op"].astype(object)
+    prefix = events["run_id"].map(functions).astype(object)
+
+    # Grappler replaces an op by others below its name, such as a sum (``AddN/tmp_var``).
+    below = plain.map(lambda name: remove_rewrite(name).rpartition("/")[0])
+
+    for known in (prefix + below, prefix + plain):
+        plain = plain.mask(known.isin(names), known)
+
+    return events.assign(op=plain.astype("category"))
 
 
 def _pair_and_cut(

@@ -52,7 +52,7 @@ from analyzer.model.recording.timeline import HOST_ALLOCATORS, is_tpu
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
 from analyzer.tracing.parse.event_columns import STACK
-from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
+from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
 
 _PHASES = {"backward": 1, "update": 2}
@@ -209,11 +209,7 @@ def _label_noted(
     """Label the variables and the inputs of a note."""
     moments = find_instants(raw, "snapshot")
 
-    # A derived graph has no reads of variables.
-    is_derived = structure is not None and bool(structure.evidence)
-    roles = find_roles_of_state(
-        note, index_note_graph(note) if is_derived else structure
-    )
+    roles = find_roles_of_state(note, structure)
     label_variables(labels, note, find_holdings(table, note, moments), roles)
     index = AddressIndex(table)
     start = moments[0] if moments else -1
@@ -404,8 +400,11 @@ def _label_pipeline(
     ``by_python`` tells the events of Python's threads.
     """
     runs = raw.op_runs
-    is_of_step = runs["op"].isin(structure.ops)
-    pipeline = set(runs["thread"]) - set(runs.loc[is_of_step, "thread"])
+    pipeline = set(runs["thread"])
+
+    # Only requests have the function's prefix.
+    for used in (runs, raw.events):
+        pipeline -= set(used.loc[used["op"].isin(structure.ops), "thread"])
 
     threads = np.append(raw.events["thread"].to_numpy(), -1)
     born_on = threads[table["born"].to_numpy()]
@@ -421,22 +420,26 @@ def _label_pipeline(
     is_on_host = table["allocator"].isin(list(HOST_ALLOCATORS)).to_numpy(bool)
     by_pipeline = np.isin(born_on, list(pipeline)) & is_on_host
 
+    specs = [one for one in _find_batches(structure) if len(one[1].shape or ()) > 1]
+    sizes = table["requested_bytes"]
+
     # The threads of the step may run the pipeline too, and fetch batches of later steps.
     if not raw.ran_xla:
-        specs = [spec for _, spec in _find_batches(structure)]
-        names = {spec.dtype + spec.shape_text for spec in specs}
-        kinds = table[["dtype", "shape", "requested_bytes"]].drop_duplicates()
-        types, shapes = (kinds[name].astype(str) for name in ("dtype", "shape"))
-        opened = shapes.str.replace(r"^\[\d+", "[-1", regex=True)
-        is_named = (types + shapes).isin(names) | (types + opened).isin(names)
-
-        sizes = {spec.size_bytes for spec in specs} - {None}
-        sizes |= set(kinds.loc[is_named, "requested_bytes"])
-        is_batch = table["requested_bytes"].isin(sizes).to_numpy(bool)
-        by_pipeline |= is_batch & is_on_host
+        is_batch = np.isin(labels.role, [BATCH_ROLE, COPIED_BATCH])
+        known = {spec.size_bytes for _, spec in specs} - {None}
+        known |= set(sizes[is_batch & (labels.tensor != "")])
+        by_pipeline |= sizes.isin(known).to_numpy(bool) & is_on_host
 
     rows = labels.open_rows() & by_pipeline & is_unnamed & ~from_python
     labels.fill(rows, Category.INPUT, BATCH_ROLE)
+
+    for size in sizes[rows].unique().tolist():
+        fitting = {full: one for one, spec in specs if (full := spec.of_size(size))}
+
+        if len(fitting) == 1:
+            full, tensor = fitting.popitem()
+            for row in np.flatnonzero(rows & (sizes == size)).tolist():
+                labels.specs[row], labels.tensor[row] = full, tensor
 
 
 class AddressIndex:
@@ -492,45 +495,10 @@ def find_holdings(
             if row not in found or found[row][0] < turn:
                 found[row] = turn, (row, number, since)
 
-    # A snapshot of a variable whose reads are copies found a copy.
-    reads = set(allocations.index[allocations["op"] == "ReadVariableOp"])
-    kept = (row for row in found if row not in reads or dies[row] > moments[-1])
-    holdings = {row: found[row][1] for row in kept}
-    _add_updates(allocations, holdings)
+    holdings = {row: holding for row, (_, holding) in found.items()}
     _add_unread(allocations, note, holdings, moments)
 
     return sorted(holdings.values(), key=lambda one: (one[1], born[one[0]]))
-
-
-def _add_updates(table: pd.DataFrame, holdings: dict[int, Holding]) -> None:
-    """Add the buffers that updates made between two snapshots.
-
-    An update of a variable whose buffer is also held by a tensor makes another buffer
-    (``PrepareToUpdateVariable``). One op updates its variables in the same order in each step. An
-    assignment takes the buffer of the op before it, which then outlives its step.
-    """
-    ops = table["op"].astype(str)
-    is_update = ops.str.fullmatch(r".*Assign(Add|Sub)?VariableOp\w*")
-
-    ends = table.groupby("step", observed=True)["born"].transform("max")
-    is_assigned = ops.isin(set(ops[list(holdings)]) - {""}) & (table["dies"] > ends)
-    is_assigned |= table.index.isin(list(holdings))
-    made = table[(is_update | is_assigned) & (table["born"] >= 0)]
-
-    for (op, _), rows in made.groupby(["op", "requested_bytes"], observed=True):
-        order = rows.sort_values("born", ascending=False).index
-        turn = len({holdings[row][1] for row in order if row in holdings})
-
-        for later, earlier in zip(order, order[turn:], strict=False):
-            if later not in holdings:
-                continue
-
-            _, number, since = holdings[later]
-            known = holdings.setdefault(earlier, (earlier, number, None))
-            freed = int(table["dies"].at[earlier])
-            is_older = known[1] == number and table["born"].at[later] < freed
-            if "VariableOp" not in op and is_older:
-                holdings[later] = (later, number, since or freed)
 
 
 def _add_unread(

@@ -6,7 +6,6 @@ from pathlib import Path
 from analyzer.model.contract.graph_note import (
     GraphFile,
     Op,
-    TracedGraph,
     check_tensor,
     read_graph_file,
 )
@@ -35,7 +34,6 @@ class RunNote(RunFile):
 
     is_captured: bool = True
     ops: tuple[Op, ...] = ()  # the executed graph; empty for an eager step
-    traced: tuple[TracedGraph, ...] = ()
     inside: tuple[Op, ...] = ()  # the traced ops of functions that run as one op
 
     # The memory plans of such functions by the op that calls them.
@@ -50,7 +48,7 @@ def read_run(path: Path) -> RunNote:
     run = read_run_file(path)
 
     try:
-        for tensor in (*run.gradients, *run.nested_gradients):
+        for tensor in run.gradients:
             check_tensor(tensor)
 
         graph = GraphFile(ops=())
@@ -69,7 +67,6 @@ def read_run(path: Path) -> RunNote:
     return RunNote(
         **vars(run),
         ops=graph.ops,
-        traced=graph.traced,
         inside=graph.inside,
         plans=plans,
     )
@@ -84,8 +81,6 @@ def index_note_graph(note: RunNote) -> GraphIndex | None:
 
     return build_graph_index(
         [*note.ops, *(op for op in note.inside if op.name not in names)],
-        traced=note.traced,
         gradients=note.gradients,
-        nested_gradients=note.nested_gradients,
         scopes=ScopeTable(note.scopes or ({} if note.step.infers else NO_LAYERS)),
     )

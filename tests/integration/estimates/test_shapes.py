@@ -22,7 +22,7 @@ def test_loop_body_has_shapes() -> None:
     function = step.get_concrete_function(tf.TensorSpec((8, 8)))
     partitions = instantiate(function)
     # WHEN the shapes of the executed graph are asked for
-    outputs = infer_executed_outputs(function, partitions)
+    outputs = infer_executed_outputs(function.graph, partitions)
     # THEN the product in the body has its own
     products = [
         outputs[node.name][0].shape

@@ -11,15 +11,11 @@ from small_graphs import op as make_op
 from analyzer.model.contract.graph_note import (
     Op,
     TensorSpec,
-    TracedGraph,
-    TracedOp,
 )
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import (
-    Phase,
     ScopeTable,
     build_graph_index,
-    find_phases,
 )
 from analyzer.model.graph.networkx_graph import build_graph, node_name
 
@@ -140,41 +136,6 @@ def test_layers_are_told_by_their_noted_scopes(op: str, layer: str) -> None:
         }
     )
     assert scopes.layer_of(op) == layer
-
-
-def test_phases_if_the_traced_graph_is_of_another_model() -> None:
-    # GIVEN the executed graph of a program's second model, and the traced graph of its first
-    gradient = "gradient_tape/second/MatMul"
-    ops = [
-        Op("second/MatMul", "MatMul"),
-        Op(gradient, "MatMul", inputs=("second/MatMul:0",)),
-    ]
-    first = TracedGraph("", (TracedOp("gradient_tape/first/MatMul", ()),))
-    # WHEN the phases are found
-    index = build_graph_index(ops, traced=[first], nested_gradients=[f"{gradient}:0"])
-    # THEN the gradient is of the backward pass
-    assert index.phases[gradient] is Phase.BACKWARD
-    assert index.phases["second/MatMul"] is Phase.FORWARD
-
-
-def test_ops_have_the_phase_of_their_only_readers() -> None:
-    # GIVEN a loop with a custom gradient (again), which is added to the decayed momentum
-    ops = (
-        TracedOp("decayed", ()),
-        TracedOp("while", ("gradient_tape/while/accumulator:0",)),
-        TracedOp("gradient_tape/while/Const", ()),
-        TracedOp("gradient_tape/while/accumulator", ("gradient_tape/while/Const:0",)),
-        TracedOp("again", ("while:0",)),
-        TracedOp("gradient_tape/MatMul", ("while:0", "again:0")),
-        TracedOp("add", ("decayed:0", "gradient_tape/MatMul:0")),
-        TracedOp("read", ("momentum:0",)),
-    )
-    phases = find_phases(
-        [TracedGraph("", ops)], ["gradient_tape/MatMul:0"], (), ScopeTable()
-    )
-    assert phases["while"] is Phase.FORWARD
-    assert phases["again"] is Phase.BACKWARD
-    assert {phases[name] for name in ("decayed", "add", "read")} == {Phase.UPDATE}
 
 
 @pytest.mark.parametrize("start", ["EmptyTensorList", "Fill"])

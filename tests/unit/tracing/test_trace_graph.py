@@ -8,11 +8,10 @@ import pytest
 from builders import TraceBuilder
 
 from analyzer.model.contract.graph_note import Op
-from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.model.recording.records import Recording, Step
+from analyzer.model.recording.records import Recording
 from analyzer.tracing.measure.measured_recording import (
-    lacks_ops,
     name_card,
+    name_functions,
     open_measured,
 )
 
@@ -173,11 +172,12 @@ def test_the_properties_of_a_plane_name_the_card(
     assert name_card(facts) == expected
 
 
-@pytest.mark.parametrize("size", [8, 16])
-def test_a_graph_lacks_ops_if_other_functions_hold_the_peak(size: int) -> None:
-    # GIVEN a tensor of the recorded step, and one of another function
-    lives = {"born": [0, 1], "dies": [3, 2], "requested_bytes": [100, size]}
-    rows = pd.DataFrame({**lives, "op": ["a/Relu", "b/Relu"], "step": 0})
-    index = build_graph_index([Op("a/Relu", "Relu")])
-    step = Step(index=0, number=None, first=0, last=3)
-    assert lacks_ops(rows, index, [step]) is (size == 16)
+def test_the_ops_of_a_run_get_the_prefix_of_its_function() -> None:
+    # GIVEN the step, a function that shares a name with it, a run of each, and an eager op
+    made = ["Relu", "MatMul", "Relu", "Exp", "Exp/tmp_var", "Relu"]
+    rows = {"op": made, "run_id": [1, 1, 2, 2, 2, 3]}
+    names = ("Relu", "MatMul", "other/Relu", "other/Exp")
+    ops = [Op(name, name.rpartition("/")[2]) for name in names]
+    # THEN only the second run is of the other function, with a part of an op
+    named = name_functions(pd.DataFrame(rows), ops, ["other/"])
+    assert [*named["op"]] == [*names, "other/Exp", "Relu"]

@@ -4,7 +4,7 @@ const BYTE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
 const CATEGORY_LABELS = {
   parameter: 'Parameters', optimizer_state: 'Optimizer state', gradient: 'Gradients',
   activation: 'Activations', kv_cache: 'KV cache', input: 'Inputs', temporary: 'Temporaries',
-  workspace: 'Workspace', constant: 'Constants', unattributed: 'Unattributed',
+  workspace: 'Workspace', constant: 'Constants, state', unattributed: 'Unattributed',
 };
 
 // toFixed rounds a tie up, Python rounds it to the even digit. A binary number is a tie at `digits`
