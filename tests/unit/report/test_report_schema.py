@@ -22,7 +22,7 @@ from analyzer.model.contract.report_json import (
     read_report,
 )
 from analyzer.model.errors import TraceError
-from analyzer.session.opening import open_estimate, open_result
+from analyzer.session.opening import open_result
 
 NOTES = ROOT / "tests" / "unit" / "predict" / "notes"
 
@@ -81,7 +81,7 @@ def test_a_simulated_card_keeps_to_it(tmp_path: Path) -> None:
 def test_a_report_that_breaks_it_is_refused_in_one_line(
     change: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    written = {**check(open_estimate(NOTES / "infer", search=False).report), **change}
+    written = {**check(open_result(NOTES / "infer", search=False).report), **change}
     file = tmp_path / "report.json"
     file.write_text(json.dumps(written))
     with pytest.raises(TraceError) as refused:
@@ -93,7 +93,7 @@ def test_a_report_that_breaks_it_is_refused_in_one_line(
 def test_numbers_that_json_lacks_and_numpys_are_written() -> None:
     import numpy as np
 
-    report = open_estimate(NOTES / "infer", search=False).report
+    report = open_result(NOTES / "infer", search=False).report
     finding = dataclasses.replace(
         report.findings[0],
         evidence=({"a": float("nan"), "b": np.float64(0.5), "c": np.int64(3)},),  # type: ignore[dict-item]
