@@ -11,8 +11,12 @@ import keras
 import tensorflow as tf
 from numpy.linalg import LinAlgError
 
-from analyzer.capture.graph.executor_graph import OpsAndSizes, build_executor_graph
-from analyzer.capture.graph.gpu_graph import build_gpu_graph, pretend_gpu
+from analyzer.capture.graph.executor_graph import (
+    OpsAndSizes,
+    build_executor_graph,
+    build_gpu_graph,
+    pretend_gpu,
+)
 from analyzer.capture.graph.unbacked_variables import leave_out_values
 from analyzer.capture.run.instrumentation import observe_step
 from analyzer.capture.run.step_capture import (
