@@ -262,9 +262,8 @@ class SizedGraph:
 
             may_be_transposed = self._transposed and name not in calls
             traced = find_inlined(name, self._traced) or ()
-            pairs = zip(specs, traced, strict=False)
 
-            for index, (spec, other) in enumerate(pairs):
+            for index, (spec, other) in enumerate(zip(specs, traced, strict=False)):
                 is_image = len(other.shape or ()) in _IMAGE_RANKS
                 if may_be_transposed and is_image:
                     continue

@@ -162,6 +162,6 @@ def _build_graph(
     if gpu is None:
         return build_executor_graph(function, given, assumed)
 
-    limit_bytes = options.memory_limit_bytes
-
-    return build_gpu_graph(function, gpu, limit_bytes, given=given, assumed=assumed)
+    return build_gpu_graph(
+        function, gpu, options.memory_limit_bytes, given=given, assumed=assumed
+    )

@@ -7,9 +7,10 @@ runs. The call gets handles without variables and empty tensors, so it allocates
 
 For a GPU that the machine lacks, TensorFlow optimises a function's graph for a *virtual cluster* that
 describes the devices by their properties only (``optimize_function_graph_utils`` makes one from the real
-devices). Here it gets a cluster with the named card: it chooses NCHW or NHWC for the card's architecture,
-fuses convolutions for cuDNN, inlines nested functions and lowers branches and loops. TensorFlow's CPU
-build registers no GPU kernels: ``host_copies`` lists the ops without one, and inserts the copies.
+devices). Here it gets a cluster with the named card: it chooses NCHW or NHWC for the card's
+architecture, fuses convolutions for cuDNN, inlines nested functions and lowers branches and loops.
+TensorFlow's CPU build registers no GPU kernels: ``host_copies`` lists the ops without one, and inserts
+the copies.
 """
 
 import contextlib
@@ -141,8 +142,9 @@ def instantiate(function: Any) -> list[Any]:
 
             _write_graphs()
     except tf.errors.OpError as error:
-        message = f"The step's graph cannot be built: {error.message}"
-        raise TargetError(message) from None
+        raise TargetError(
+            f"The step's graph cannot be built: {error.message}"
+        ) from None
 
     partitions = [
         graph_def

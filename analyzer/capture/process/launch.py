@@ -260,8 +260,9 @@ def _wait(
 
     kills = child_ending.count_memory_kills() - kills_before
     text = child_ending.read_tail(log)
-    hint = _save_log(log)
-    raise child_ending.explain_end(child.code, stage, target, text, hint, kills=kills)
+    raise child_ending.explain_end(
+        child.code, stage, target, text, _save_log(log), kills=kills
+    )
 
 
 def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:

@@ -182,8 +182,7 @@ def plan_convolution(
 
     plan = MemoryPlan(outputs=(first, *allocate_all(call)[1:]))
 
-    shapes = _find_shapes(call, direction)
-    image, kernel, result = shapes
+    image, kernel, result = _find_shapes(call, direction)
 
     if image is None or kernel is None or result is None or len(image) != len(kernel):
         return plan
@@ -201,9 +200,11 @@ def plan_convolution(
 
     is_fused = call.op.type == "_FusedConv2D"
     limit_bytes = _FUSED_LIMIT_BYTES if is_fused else _LIMIT_BYTES
-    offers = find_offers(described, gpu, limit_bytes)
 
-    return replace(plan, workspaces_bytes=find_likely_bytes(offers))
+    return replace(
+        plan,
+        workspaces_bytes=find_likely_bytes(find_offers(described, gpu, limit_bytes)),
+    )
 
 
 def _plan_copies(

@@ -370,8 +370,7 @@ class Ledger:
         temporaries += self.allocate_temporaries(node, plan.after_bytes)
         workspace_bytes = plan.workspaces_bytes[0]
         if workspace_bytes:
-            workspace = self.allocate(workspace_bytes, node, region=WORKSPACE)
-            temporaries.append(workspace)
+            temporaries.append(self.allocate(workspace_bytes, node, region=WORKSPACE))
 
         if plan.variable is VariableAccess.UPDATE:
             # The parameter and its slots (``ResourceApplyAdam``).

@@ -317,8 +317,7 @@ def predict(
     search: bool = False,
 ) -> Prediction:
     """Play schedules of a step on a device, and replay them in its allocator."""
-    whole = Prepared(note, device)
-    prepared, decisions, peaks_bytes = decide(whole)
+    prepared, decisions, peaks_bytes = decide(Prepared(note, device))
     schedules: list[Schedule] = []
     count = min(max(OPS // len(note.ops), FEWEST_SCHEDULES), MOST_SCHEDULES)
 
