@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from analyzer.capture import private_names as private
 from analyzer.capture.graph.plain_graphs import (
-    get_node_name,
     get_spec,
     read_traced_outputs,
 )
@@ -235,7 +234,7 @@ class SizedGraph:
         for node in nodes.values():
             source = None
             if node.op == ITERATOR:
-                source = nodes.get(get_node_name(node.input[0]))
+                source = nodes.get(split_tensor(node.input[0])[0])
 
             if source is None or source.op not in ARGUMENT_TYPES:
                 continue

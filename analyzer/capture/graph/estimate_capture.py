@@ -13,9 +13,10 @@ from numpy.linalg import LinAlgError
 
 from analyzer.capture.graph.executor_graph import (
     OpsAndSizes,
-    build_executor_graph,
     build_gpu_graph,
+    instantiate,
     pretend_gpu,
+    read_step,
 )
 from analyzer.capture.graph.unbacked_variables import leave_out_values
 from analyzer.capture.run.instrumentation import observe_step
@@ -160,8 +161,6 @@ def _build_graph(
     given = program.make_tensors()
     assumed = options.assume
     if gpu is None:
-        return build_executor_graph(function, given, assumed)
+        return read_step(function, instantiate(function), given, assumed)
 
-    return build_gpu_graph(
-        function, gpu, options.memory_limit_bytes, given=given, assumed=assumed
-    )
+    return build_gpu_graph(function, gpu, options.memory_limit_bytes, given, assumed)

@@ -52,30 +52,19 @@ OpsAndSizes: TypeAlias = tuple[list[Op], list[DataSize]]
 _Handles: TypeAlias = dict[tf.TensorSpec, Any]
 
 
-def build_executor_graph(
-    function: Any,
-    given: Sequence[Any] = (),
-    assumed: Mapping[str, int] | None = None,
-) -> OpsAndSizes:
-    """Return the graph that a call with ``given`` would run here, and the sizes that data decide.
-
-    ``assumed`` are sizes by op.
-    """
-    return read_step(function, instantiate(function), given, assumed)
-
-
 def read_step(
     function: Any,
     partitions: Sequence[Any],
     given: Sequence[Any],
-    assumed: Mapping[str, int] | None,
+    assumed: Mapping[str, int],
     *,
     transposed: bool = False,
 ) -> OpsAndSizes:
     """Return the ops of executed graphs, and the sizes that data decide.
 
-    The attribute ``value`` of an argument is its value if it is one number: it may decide a loop. If
-    ``transposed``, images may have another order of axes than in the traced graphs.
+    ``given`` are the tensors of the call, ``assumed`` sizes by op. The attribute ``value`` of an
+    argument is its value if it is one number: it may decide a loop. If ``transposed``, images may have
+    another order of axes than in the traced graphs.
     """
     outputs: Outputs = {}
     sizes: list[DataSize] = []
@@ -85,7 +74,7 @@ def read_step(
             function,
             graph_def,
             given,
-            assumed or {},
+            assumed,
             transposed=transposed,
         )
 
@@ -201,10 +190,9 @@ _CUDNN = "90300"
 def build_gpu_graph(
     function: Any,
     gpu: Gpu,
-    limit_bytes: int | None = None,
-    *,
-    given: Sequence[Any] = (),
-    assumed: Mapping[str, int] | None = None,
+    limit_bytes: int | None,
+    given: Sequence[Any],
+    assumed: Mapping[str, int],
 ) -> OpsAndSizes:
     """Return the graph that a call would run on a card, op by op, and the sizes that data decide."""
     try:

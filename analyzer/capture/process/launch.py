@@ -172,12 +172,9 @@ def _start(request: CaptureRequest, copies: ForkServers | None) -> Child | Fork:
         if server is not None:
             return Fork(server, file)
 
-    return Child(make_child_command(file), log, environment)
-
-
-def make_child_command(request: Path) -> list[str]:
-    """Return the command of the child that serves one request."""
-    return make_start_command("process.capture_worker", str(request))
+    return Child(
+        make_start_command("process.capture_worker", str(file)), log, environment
+    )
 
 
 @contextlib.contextmanager

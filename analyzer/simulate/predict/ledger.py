@@ -296,10 +296,6 @@ class Ledger:
 
         self.values.append(buffer)
 
-    def begin_step(self) -> None:
-        """Forget the order of the step before."""
-        self.ran.clear()
-
     def end_step(self) -> None:
         """Release the step's results."""
         for buffer in self._returned:

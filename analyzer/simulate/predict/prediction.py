@@ -79,7 +79,7 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
 
     for number in range(prepared.steps):
         first = ledger.instants
-        ledger.begin_step()
+        ledger.ran.clear()
         Executor(prepared, ledger, edges, decisions, random).run()
         ledger.end_step()
 

@@ -31,7 +31,9 @@ def _list_op_types() -> set[str]:
         return loss
 
     function = step.get_concrete_function(tf.TensorSpec((1024, 256)))
-    return {op.type for op in build_gpu_graph(function, find_gpu("t4"), LIMIT)[0]}
+    return {
+        op.type for op in build_gpu_graph(function, find_gpu("t4"), LIMIT, (), {})[0]
+    }
 
 
 @pytest.mark.skipif(
