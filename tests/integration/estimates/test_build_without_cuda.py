@@ -12,7 +12,6 @@ from analyzer.capture import private_names  # noqa: E402
 from analyzer.capture.graph.executor_graph import build_gpu_graph  # noqa: E402
 from analyzer.cards import find_gpu  # noqa: E402
 
-pytestmark = pytest.mark.tf
 SWAP = "_CopyFromGpuToHost"
 LIMIT = 24 << 20  # below the need of the step, 64 kept activations of 1 MiB
 

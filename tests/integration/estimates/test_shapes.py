@@ -9,8 +9,6 @@ from analyzer.capture.graph.shape_inference import (  # noqa: E402
     infer_executed_outputs,
 )
 
-pytestmark = pytest.mark.tf
-
 
 def test_loop_body_has_shapes() -> None:
     # GIVEN a loop, whose body TensorFlow writes into the graph under names of its own

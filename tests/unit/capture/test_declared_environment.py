@@ -37,10 +37,7 @@ def test_a_file_that_is_not_python_is_left_to_its_loader(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("target", ["train.py", "train.py:model"])
-def test_a_file_that_selects_jax_is_refused(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_file_that_selects_jax_is_refused(target: str, folder: Path) -> None:
     Path("train.py").write_text(
         'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport keras\n'
     )
@@ -48,4 +45,4 @@ def test_a_file_that_selects_jax_is_refused(
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert "train.py, KERAS_BACKEND is jax" in ended.err
     assert "`analyze trace LOGDIR`" in ended.err
-    assert listing(tmp_path) == {"train.py"}
+    assert listing(folder) == {"train.py"}

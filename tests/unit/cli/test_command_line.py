@@ -14,12 +14,6 @@ import pytest
 from builders import COMMAND, analyze, listing, sample_folder
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def shell(line: str, folder: Path, **environment: str) -> tuple[int, bytes, bytes]:
     """Run a line of bash in which $ANALYZE is the command; return code, stdout and stderr."""
     command = f"set -o pipefail; ANALYZE='{sys.executable} {COMMAND}'; {line}"

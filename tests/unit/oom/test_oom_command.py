@@ -95,10 +95,7 @@ def test_no_line_of_this_package_is_called_the_users() -> None:
         [LOG, "--json", LOG],
     ],
 )
-def test_bad_input_is_code_2(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_bad_input_is_code_2(arguments: list[str], folder: Path) -> None:
     done = analyze("oom", *arguments)
     assert done.code == 2
     assert "Traceback" not in done.err

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from builders import ROOT, SAMPLES, sample_folder
 from schemas import breaches
@@ -16,7 +17,6 @@ import analyzer
 from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_file import DiffFile, ReportFile
 from analyzer.model.contract.report_json import (
-    convert_report,
     encode_report,
     plain_report,
     read_report,
@@ -37,7 +37,7 @@ def check(report: ReportFile | DiffFile) -> dict[str, Any]:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_samples_keep_to_it(name: str) -> None:
     written = check(open_result(sample_folder(name), search=False).report)
-    assert plain_report(convert_report(written)) == written
+    assert plain_report(msgspec.convert(written, ReportFile)) == written
 
 
 def test_estimates_differences_and_other_settings_keep_to_it() -> None:

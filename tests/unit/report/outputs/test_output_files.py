@@ -90,15 +90,12 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path) -> None:
     assert listing(tmp_path) == {"folder"}
 
 
-def test_what_is_read_is_not_written_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(SAMPLE, tmp_path / "run")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("mine")
-    (tmp_path / "link.py").symlink_to("train.py")
-    trace = next((tmp_path / "run").rglob("*.xplane.pb.gz"))
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+def test_what_is_read_is_not_written_over(folder: Path) -> None:
+    shutil.copytree(SAMPLE, folder / "run")
+    (folder / "train.py").write_text("mine")
+    (folder / "link.py").symlink_to("train.py")
+    trace = next((folder / "run").rglob("*.xplane.pb.gz"))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for command in (
         ["trace", "train.py:step", "--csv", "train.py"],
         ["estimate", "train:step", "--csv", "train.py"],
