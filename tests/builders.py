@@ -296,6 +296,13 @@ def analyze(*arguments: str | os.PathLike[str], stdout: IO[str] | None = None) -
     return Ended(code, out.getvalue(), err.getvalue())
 
 
+def refusal(*arguments: str | os.PathLike[str]) -> str:
+    """Return the one line of a command that cannot be carried out."""
+    ended = analyze(*arguments)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1), ended.err
+    return ended.err
+
+
 def run_python(
     *arguments: str | os.PathLike[str],
     cwd: Path | None = None,

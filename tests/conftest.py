@@ -113,6 +113,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what runs TensorFlow's processes."""
+    if item.path.is_relative_to(TARGETS.parent):
+        item.add_marker("tf")
+
+
 def pytest_report_header() -> str:
     return f"the package tested: {Path(analyzer.__file__).parent}"
 
@@ -142,6 +148,13 @@ def clean_environment(
     for name in list(os.environ):
         if name.startswith(_KNOBS):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, which is the working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

@@ -170,9 +170,11 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
                 matches.setdefault(more, {})[card] = None
 
     if matches:
-        found = matches[min(matches)]
         return tuple(
-            sorted(found, key=lambda card: (card.nominal_bytes, "sxm" not in card.id))
+            sorted(
+                matches[min(matches)],
+                key=lambda card: (card.nominal_bytes, "sxm" not in card.id),
+            )
         )
 
     names: dict[str, str] = {}
@@ -233,8 +235,9 @@ def read_prices(path: Path) -> dict[Gpu, float]:
         raise InputError(f"{path}: {error.message}", hint=error.hint) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or f"{line[:60]!r} has no price"
-        hint = "Write lines such as `t4,0.35`."
-        raise InputError(f"{path}: {reason}.", hint=hint) from None
+        raise InputError(
+            f"{path}: {reason}.", hint="Write lines such as `t4,0.35`."
+        ) from None
 
     if not prices:
         raise InputError(

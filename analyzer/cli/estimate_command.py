@@ -143,7 +143,7 @@ def _make_result(
 ) -> Result:
     """Open the finished estimate, or capture and predict the target into ``out``."""
     if spec.kind is TargetKind.TRACE:
-        return open_estimate(Path(spec.path), what_if=what_if)
+        return open_estimate(Path(spec.path), what_if)
 
     from analyzer.session.target_results import estimate_target
 

@@ -101,7 +101,7 @@ def _state_peaks(analysis: Analysis) -> StatedRange:
     requested = requested.widened(
         margin_bytes + below_bytes,
         margin_bytes + above_bytes,
-    ).at_least(0)
+    )
 
     # No layout takes less than the rounded requests.
     least_bytes = rounded_bytes - max(analysis.peak.requested_bytes - requested.low, 0)

@@ -164,8 +164,7 @@ def _size_section(answer: FitAnswer) -> Section:
         if point.need_bytes is None:
             rows.append((size, word, None, Cell(None, tone)))
         else:
-            bar = Cell(need / top, tone)
-            rows.append((size, word, need, bar))
+            rows.append((size, word, need, Cell(need / top, tone)))
 
     columns = (TableColumn(answer.noun, "number"), *COLUMNS["sizes"])
     title = "Runs" if answer.is_run else "Estimates"

@@ -206,9 +206,8 @@ def _find_units(
                 kept[at] += size_bytes
 
             readers = [place[layers[user]] for user in users if user in layers]
-            last = max(readers, default=at)
 
-            for end in range(at, last):
+            for end in range(at, max(readers, default=at)):
                 crossing[end][tensor] = size_bytes
 
     first = 0

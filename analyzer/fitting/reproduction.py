@@ -19,7 +19,7 @@ from analyzer.model.units import format_bytes
 from analyzer.oom import read_oom_log
 from analyzer.report.actions import remedy_items
 from analyzer.report.render.sections import Block, Document, Paragraph, Section
-from analyzer.session.opening import analyse_step
+from analyzer.session.opening import analyse_path
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import read_run
 
@@ -145,7 +145,7 @@ def _measure_history(captured: Path, logged: OomFailure) -> int:
     if logged.asked is None or logged.in_use_bytes is None:
         return 0
 
-    recording = analyse_step(read_run(captured / RUN_FILE), captured).recording
+    recording = analyse_path(captured).recording
     first_step = recording.events[: recording.steps[0].last + 1]
     events = first_step[first_step["allocator"] == recording.allocator]
     names = events["op"].astype(str).str.removeprefix(_CALL)

@@ -22,7 +22,7 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.errors import InputError
 from analyzer.model.machine import count_cores, read_memory_bytes
-from analyzer.session.opening import analyse_step
+from analyzer.session.opening import analyse_path
 from analyzer.session.target_results import capture_target
 from analyzer.simulate.allocator.limits import LIMIT_MARGIN
 from analyzer.tracing.parse.logdir import RUN_FILE
@@ -169,7 +169,7 @@ def estimate_step(
 def estimate_folder(folder: Path) -> StepEstimate:
     """Estimate the step that was captured in a folder."""
     note = read_run(folder / RUN_FILE)
-    analysis = analyse_step(note, folder)
+    analysis = analyse_path(folder)
     recording = analysis.recording
     pool = find_need(analysis)[0].pool
 

@@ -7,7 +7,7 @@ inside functions: opening a finished result needs none of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -36,7 +36,6 @@ from analyzer.tracing.parse.logdir import (
 if TYPE_CHECKING:
     from analyzer.explain.analysis import Analysis
     from analyzer.model.recording.records import Recording
-    from analyzer.tracing.parse.run_folder import RunNote
 
 
 def open_result(
@@ -49,71 +48,25 @@ def open_result(
 ) -> Result:
     """Open the trace of one host or an estimate, or raise a TraceError.
 
+    The report is the saved one, unless a question is asked, another version saved it, or a file has
+    changed. Then the step is explained again.
+
     Args:
         host: The start of the trace file's name; empty for the first.
         allocator: Empty for the device's own.
         search: Whether to find the least memory limit, which takes seconds for a long trace.
     """
-    if is_estimate(path):
-        return open_estimate(path, what_if=what_if, search=search)
-
-    def measure() -> Analysis:
-        from analyzer.tracing.measure.measured_recording import open_measured
-
-        measured = open_measured(
-            path,
-            host=host,
-            allocator=allocator,
-        )
-
-        report_stage("explaining")
-
-        return explain(measured, what_if, search=search)
-
     is_plain = not (host or allocator or what_if.is_asked)
-
-    return _open(path, measure, is_plain=is_plain)
-
-
-def is_estimate(path: Path) -> bool:
-    """Return whether ``path`` is the folder of an estimate."""
-    file = path / RUN_FILE
-    return file.is_file() and read_run_file(file).is_estimate
-
-
-def open_estimate(
-    path: Path,
-    *,
-    what_if: WhatIf = NOTHING_ASKED,
-    search: bool = True,
-) -> Result:
-    """Open the folder of an estimate, or raise a TraceError.
-
-    The report is the saved one, unless a question is asked, another version saved it, or a file has
-    changed. Then the step is predicted again.
-    """
-    file = path / RUN_FILE
-    note = read_run_file(file) if file.is_file() else None
-
-    if note is None or not (note.is_estimate or note.simulated_card):
-        check_note(path)
-        hint = suggest_command(path) or "Open a trace with `analyze trace`."
-        raise TraceError(
-            f"{path} holds neither an estimate nor a SavedModel.",
-            hint=hint,
-        )
-
-    def predict() -> Analysis:
-        from analyzer.tracing.parse.run_folder import read_run
-
-        return analyse_step(read_run(file), path, what_if=what_if, search=search)
-
-    return _open(path, predict, is_plain=not what_if.is_asked)
-
-
-def _open(path: Path, analyse: Callable[[], Analysis], *, is_plain: bool) -> Result:
-    """Return the saved report of a folder if it is ``is_plain``, or analyse its step again."""
     saved, reason = read_saved_report(path) if is_plain else (None, "")
+    analyse = partial(
+        analyse_path,
+        path,
+        host=host,
+        allocator=allocator,
+        what_if=what_if,
+        search=search,
+    )
+
     if saved is not None:
         return Result(cache(lambda: _check_peak(analyse(), saved, path)), saved, path)
 
@@ -127,6 +80,28 @@ def _open(path: Path, analyse: Callable[[], Analysis], *, is_plain: bool) -> Res
         report = structs.replace(report, notes=(message, *report.notes))
 
     return Result.of(analysis, report, path if path.is_dir() else None)
+
+
+def is_estimate(path: Path) -> bool:
+    """Return whether ``path`` is the folder of an estimate without a run."""
+    file = path / RUN_FILE
+    return file.is_file() and read_run_file(file).is_estimate
+
+
+def open_estimate(path: Path, what_if: WhatIf = NOTHING_ASKED) -> Result:
+    """Open the folder of an estimate, or raise a TraceError."""
+    file = path / RUN_FILE
+    note = read_run_file(file) if file.is_file() else None
+
+    if note is None or not (note.is_estimate or note.simulated_card):
+        check_note(path)
+        hint = suggest_command(path) or "Open a trace with `analyze trace`."
+        raise TraceError(
+            f"{path} holds neither an estimate nor a SavedModel.",
+            hint=hint,
+        )
+
+    return open_result(path, what_if=what_if)
 
 
 def _check_peak(analysis: Analysis, saved: ReportFile, path: Path) -> Analysis:
@@ -144,40 +119,34 @@ def _check_peak(analysis: Analysis, saved: ReportFile, path: Path) -> Analysis:
 
 
 @pause_collector()
-def analyse_step(
-    note: RunNote,
-    folder: Path,
+def analyse_path(
+    path: Path,
     *,
+    host: str = "",
+    allocator: str = "",
     what_if: WhatIf = NOTHING_ASKED,
     search: bool = True,
 ) -> Analysis:
-    """Explain the capture of an estimate: the recorded run on a simulated card, or a prediction.
+    """Explain a trace, or the prediction of an estimate without a run; arguments as ``open_result``."""
+    if is_estimate(path):
+        from analyzer.simulate.predict.predicted_recording import predict_note
+        from analyzer.tracing.parse.run_folder import read_run
 
-    A TraceError says that the note has no graph.
-    """
-    if not note.is_estimate:
+        recording = predict_note(
+            read_run(path / RUN_FILE),
+            # they apply to the card itself: they decide which chunk fits best
+            limit_bytes=what_if.memory_limit_bytes,
+            growth=bool(what_if.growth),
+            search=search,
+        )
+    else:
         from analyzer.tracing.measure.measured_recording import open_measured
 
-        card = note.simulated_card
-
-        if card and card.memory_limit_bytes and not card.is_unlimited:
-            what_if = replace(what_if, memory_limit_bytes=None)  # it ran with it
-
-        return explain(open_measured(folder), what_if, search=search)
-
-    from analyzer.simulate.predict.predicted_recording import predict_note
-
-    predicted = predict_note(
-        note,
-        # they apply to the card itself: they decide which chunk fits best
-        limit_bytes=what_if.memory_limit_bytes,
-        growth=bool(what_if.growth),
-        search=search,
-    )
+        recording = open_measured(path, host=host, allocator=allocator)
 
     report_stage("explaining")
 
-    return explain(predicted, what_if, search=search)
+    return explain(recording, what_if, search=search)
 
 
 def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:

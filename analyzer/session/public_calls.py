@@ -95,8 +95,10 @@ def trace(
     check_honoured(spec.text, TargetForm.TRACE, list_given_options(options))
 
     if options.gpu:
-        message = f"{spec.text} is an existing trace and cannot run on another card."
-        raise InputError(message, hint="Leave gpu out, or name a model or a step.")
+        raise InputError(
+            f"{spec.text} is an existing trace and cannot run on another card.",
+            hint="Leave gpu out, or name a model or a step.",
+        )
 
     return open_hosts(Path(spec.path))
 

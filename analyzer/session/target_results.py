@@ -41,7 +41,7 @@ from analyzer.model.machine import create_cache_folder
 from analyzer.model.progress import report_stage
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
-from analyzer.session.opening import open_estimate, open_result
+from analyzer.session.opening import open_result
 from analyzer.simulated_card.card_environment import (
     check_simulated_card,
     find_smallest_card,
@@ -289,7 +289,11 @@ def explain_folder(
 ) -> Result:
     """Explain a new capture of an estimate and write the report; on failure remove the folder."""
     try:
-        result = open_estimate(folder, what_if=what_if)
+        card = read_run_file(folder / RUN_FILE).simulated_card
+        if card and card.memory_limit_bytes and not card.is_unlimited:
+            what_if = replace(what_if, memory_limit_bytes=None)  # it ran with it
+
+        result = open_result(folder, what_if=what_if)
         if save:
             return save_report(result, folder)
 

@@ -107,7 +107,9 @@ _ListChoices = ctypes.CFUNCTYPE(
     ctypes.POINTER(_Choice),
 )
 _registered: list[Any] = []  # keeps the functions that the library calls
-_likely_bytes: set[tuple[int, int, int]] = set()
+
+# Of each convolution: bytes of the fastest workspace, and of the least and most likely ones.
+likely_bytes: set[tuple[int, int, int]] = set()
 
 
 def register_convolutions(gpus: Sequence[Gpu]) -> None:
@@ -125,18 +127,13 @@ def register_convolutions(gpus: Sequence[Gpu]) -> None:
             choices[number].microseconds = candidate.microseconds
 
         if candidates:
-            _likely_bytes.add(find_likely_bytes(candidates))
+            likely_bytes.add(find_likely_bytes(candidates))
 
         return len(candidates)
 
     function = _ListChoices(list_choices)
     _registered.append(function)
     ctypes.CDLL(CORE).simulated_card_register_convolutions(function)
-
-
-def list_likely_workspaces() -> tuple[tuple[int, int, int], ...]:
-    """Return bytes of the fastest workspace of each convolution, and the least and most likely ones."""
-    return tuple(sorted(_likely_bytes))
 
 
 def _read_convolution(described: _Convolution) -> Convolution:

@@ -42,8 +42,8 @@ import numpy as np
 
 from analyzer.model.contract.report_json import (
     DIGEST_FILE,
-    convert_report,
     encode_digest,
+    read_report,
 )
 from analyzer.model.errors import AccountingError, AnalyzerError
 from analyzer.tracing.parse.buffer_plan import HloProto
@@ -429,7 +429,7 @@ def _write(result: Any, out: Path) -> None:
     with (out / "text").open("w", encoding="utf-8") as file:
         print_terminal(report_document(result.report), Console(file=file, width=100))
     result.to_json(out / "report.json")
-    convert_report(json.loads((out / "report.json").read_bytes()))
+    read_report(out / "report.json")
     result.to_html(out / "report.html")
     result.to_markdown(out / "report.md")
     result.to_csv(out / "report.csv")

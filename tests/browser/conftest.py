@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 HERE = Path(__file__).parent
@@ -17,7 +18,7 @@ from make_recording import Made, make_recording  # noqa: E402
 from page_driver import Page, browser, missing  # noqa: E402
 
 from analyzer.explain.comparison import compare  # noqa: E402
-from analyzer.model.contract.report_json import convert_report  # noqa: E402
+from analyzer.model.contract.report_file import ReportFile  # noqa: E402
 from analyzer.model.contract.run_note import Failure  # noqa: E402
 from analyzer.model.recording.records import Kind  # noqa: E402
 from analyzer.report.page.build import render  # noqa: E402
@@ -97,7 +98,7 @@ def hostile_report(written: Callable[..., Path]) -> Path:
     document["peak"].update(op=HOSTILE, layer=HOSTILE)
     for row in document["tensors_at_peak"]:
         row["why_alive"] = HOSTILE
-    report = convert_report(document)
+    report = msgspec.convert(document, ReportFile)
     return written(
         Made(bad.recording, report),
         comparison=compare(report, bad.recording, report, bad.recording),

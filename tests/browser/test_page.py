@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pandas as pd
 import pytest
 from builders import opened_sample, sample_folder
@@ -18,7 +19,7 @@ from page_driver import Page
 
 import analyzer
 from analyzer.model.contract.capture_request import WhatIf
-from analyzer.model.contract.report_json import convert_report
+from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.recording.records import ALLOCATIONS, EVENTS
 from analyzer.model.units import format_bytes
 from analyzer.report.page import payload
@@ -503,7 +504,7 @@ def test_a_recording_may_lack_nearly_everything(
         document["peak"] = {**document["peak"], **zero}
         document["categories_at_peak"] = {}
         document |= {"findings": [], "ops": [], "tensors_at_peak": [], "layers": []}
-    path = written(Made(bare, convert_report(document)))
+    path = written(Made(bare, msgspec.convert(document, ReportFile)))
     for tab in TABS:
         page.open(path, f"#tab={tab}")
         page.click_at("#timeline canvas", 0.5, 0.5)

@@ -6,8 +6,6 @@ tf = pytest.importorskip("tensorflow")
 
 from analyzer.capture.run.step_variables import find_address  # noqa: E402
 
-pytestmark = pytest.mark.tf
-
 
 def test_strings_have_no_address() -> None:
     assert find_address(tf.constant(["a", "b"])) is None

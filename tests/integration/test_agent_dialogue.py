@@ -17,7 +17,7 @@ import mcp
 
 from analyzer.cli.agents.mcp_server import make_server
 
-pytestmark = [pytest.mark.tf, pytest.mark.slow, NEEDS_CARDS]
+pytestmark = [pytest.mark.slow, NEEDS_CARDS]
 
 LOG = Path(__file__).parents[1] / "unit" / "oom" / "logs" / "gpu_conv.log.gz"
 SCRIPT = """
@@ -32,11 +32,8 @@ def build_model():
 """
 
 
-def test_a_log_and_a_script_lead_to_a_batch_that_fits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "gpu_job.py").write_text(SCRIPT)
-    monkeypatch.chdir(tmp_path)
+def test_a_log_and_a_script_lead_to_a_batch_that_fits(folder: Path) -> None:
+    (folder / "gpu_job.py").write_text(SCRIPT)
 
     async def talk() -> None:
         async with mcp.Client(make_server()) as client:

@@ -8,7 +8,7 @@ import pytest
 from simulated_cards import NEEDS_CARDS
 from workbench import Workbench
 
-pytestmark = [pytest.mark.tf, NEEDS_CARDS]
+pytestmark = NEEDS_CARDS
 
 # Cause -> targets that have it first.
 CAUSES = {

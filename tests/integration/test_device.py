@@ -16,10 +16,7 @@ from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.machine import cache_folder
 from analyzer.simulated_card.card_environment import make_card_environment
 
-pytestmark = [
-    pytest.mark.tf,
-    NEEDS_CARDS,
-]
+pytestmark = NEEDS_CARDS
 MIB = 1 << 20
 CONTEXT = 320 * MIB
 OTHERS = 1024 * MIB

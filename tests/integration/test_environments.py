@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from builders import analyze, analyze_in_child
 
-pytestmark = pytest.mark.tf
 TARGET = f"{Path(__file__).parent}/targets/gpu_steps.py:cnn"
 
 

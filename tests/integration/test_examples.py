@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from builders import ROOT, analyze_in_child, run_python
 
-pytestmark = pytest.mark.tf
-
 EXAMPLES = ROOT / "examples"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 

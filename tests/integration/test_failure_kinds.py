@@ -14,7 +14,6 @@ from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import AnalyzerError, FailureKind
 from analyzer.tracing.parse.logdir import RUN_FILE
 
-pytestmark = pytest.mark.tf
 ON_CARD = NEEDS_CARDS
 STEPS = """
 import tensorflow as tf

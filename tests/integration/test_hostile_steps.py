@@ -18,12 +18,9 @@ from typing import Any
 import pytest
 from builders import COMMAND, listing, wait_until
 
-pytestmark = [
-    pytest.mark.tf,
-    pytest.mark.skipif(
-        sys.platform != "linux", reason="strays are looked for in /proc"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="strays are looked for in /proc"
+)
 
 
 def some(names: Iterable[str]) -> list[Any]:

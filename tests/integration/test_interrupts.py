@@ -61,7 +61,6 @@ def test_interrupts_in_quick_succession_are_one(tmp_path: Path, gap_s: float) ->
     assert "analyzer/" not in said
 
 
-@pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize("gaps_s", [(), (0.0,), (0.05,), (0.3,), (0.05, 0.05)])
 def test_ctrl_c_ends_the_program_and_gives_the_report(

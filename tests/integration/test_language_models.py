@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from builders import analyze_in_child
 
-pytestmark = pytest.mark.tf
 TARGET = Path(__file__).parent / "targets" / "generation.py"
 BATCH, TOKENS, WIDTH = 4, 128, 32
 CACHE_BYTES = BATCH * 2 * TOKENS * WIDTH * 4

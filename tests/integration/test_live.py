@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from builders import INSTALLED, listing, run_python
 
-pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parent / "targets"
 PARAMETERS = 4 * (8 * 64 + 64 + 64 * 4 + 4)
 ADAM = 2 * PARAMETERS + 8 + 4

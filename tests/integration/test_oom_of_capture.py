@@ -14,8 +14,6 @@ from simulated_cards import NEEDS_CARDS
 
 import analyzer
 
-pytestmark = pytest.mark.tf
-
 
 @pytest.mark.slow
 def test_it_is_reported_and_the_run_folder_keeps_the_allocators_own_list(

@@ -12,7 +12,6 @@ import pytest
 from builders import COMMAND, run_python
 from simulated_cards import NEEDS_CARDS
 
-pytestmark = pytest.mark.tf
 SCRIPTS = Path(__file__).parent / "scripts"
 OF_A_PROGRAM = {
     "kept-tensors", "grows", "grows-on-host", "retraced", "functions-made-anew", "tapes-kept",

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from builders import analyze_in_child
 
-pytestmark = pytest.mark.tf
-
 LAYERS = """
 import tensorflow as tf
 model = tf.keras.Sequential([tf.keras.Input((96,)), tf.keras.layers.Dense(256, "relu"),

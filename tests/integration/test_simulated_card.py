@@ -21,10 +21,7 @@ from analyzer.simulated_card.card_environment import SHORT_BYTES
 
 COVERAGE = Path(__file__).parents[2] / "benchmarks" / "traces" / "coverage.py"
 
-pytestmark = [
-    pytest.mark.tf,
-    NEEDS_CARDS,
-]
+pytestmark = NEEDS_CARDS
 
 
 def run(

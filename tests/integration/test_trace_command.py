@@ -19,7 +19,6 @@ from workbench import TARGETS, Workbench
 
 import analyzer
 
-pytestmark = pytest.mark.tf
 PARAMETERS = 4 * (8 * 64 + 64 + 64 * 4 + 4)  # of `network` in steps.py, float32
 ADAM = 2 * PARAMETERS + 8 + 4  # two slots, the counter (int64) and the learning rate
 RUN_FILES = {"report.html", "report.json", "run.json", "graph.json.gz", "plugins"}

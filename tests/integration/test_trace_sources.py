@@ -12,11 +12,7 @@ from simulated_cards import NEEDS_CARDS
 import analyzer
 from analyzer.tracing.parse.logdir import find_traces
 
-pytestmark = [
-    pytest.mark.tf,
-    pytest.mark.slow,
-    NEEDS_CARDS,
-]
+pytestmark = [pytest.mark.slow, NEEDS_CARDS]
 TARGETS = Path(__file__).parent / "targets"
 
 

@@ -10,7 +10,7 @@ from builders import analyze_in_child
 from simulated_cards import NEEDS_CARDS
 from workbench import Workbench
 
-pytestmark = [pytest.mark.tf, NEEDS_CARDS]
+pytestmark = NEEDS_CARDS
 ROWS_BYTES = 16 * 4096 * 64 * 4  # the rows that ``undecided`` may select
 
 

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from analyzer.capture import private_names as private
 from analyzer.capture.graph.plain_graphs import (
-    get_node_name,
     get_spec,
     read_traced_outputs,
 )
@@ -235,7 +234,7 @@ class SizedGraph:
         for node in nodes.values():
             source = None
             if node.op == ITERATOR:
-                source = nodes.get(get_node_name(node.input[0]))
+                source = nodes.get(split_tensor(node.input[0])[0])
 
             if source is None or source.op not in ARGUMENT_TYPES:
                 continue
@@ -262,9 +261,8 @@ class SizedGraph:
 
             may_be_transposed = self._transposed and name not in calls
             traced = find_inlined(name, self._traced) or ()
-            pairs = zip(specs, traced, strict=False)
 
-            for index, (spec, other) in enumerate(pairs):
+            for index, (spec, other) in enumerate(zip(specs, traced, strict=False)):
                 is_image = len(other.shape or ()) in _IMAGE_RANKS
                 if may_be_transposed and is_image:
                     continue

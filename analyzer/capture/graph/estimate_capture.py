@@ -11,8 +11,13 @@ import keras
 import tensorflow as tf
 from numpy.linalg import LinAlgError
 
-from analyzer.capture.graph.executor_graph import OpsAndSizes, build_executor_graph
-from analyzer.capture.graph.gpu_graph import build_gpu_graph, pretend_gpu
+from analyzer.capture.graph.executor_graph import (
+    OpsAndSizes,
+    build_gpu_graph,
+    instantiate,
+    pretend_gpu,
+    read_step,
+)
 from analyzer.capture.graph.unbacked_variables import leave_out_values
 from analyzer.capture.run.instrumentation import observe_step
 from analyzer.capture.run.step_capture import (
@@ -156,8 +161,6 @@ def _build_graph(
     given = program.make_tensors()
     assumed = options.assume
     if gpu is None:
-        return build_executor_graph(function, given, assumed)
+        return read_step(function, instantiate(function), given, assumed)
 
-    limit_bytes = options.memory_limit_bytes
-
-    return build_gpu_graph(function, gpu, limit_bytes, given=given, assumed=assumed)
+    return build_gpu_graph(function, gpu, options.memory_limit_bytes, given, assumed)

@@ -4,26 +4,40 @@ A concrete function is called with a cancelled cancellation manager. TensorFlow 
 precedes a run (grappler, placement, partitioning, oneDNN's rewrites, kernels and executor) and refuses
 to start. The run metadata holds the graph, with the same nodes in the same order as for a step that
 runs. The call gets handles without variables and empty tensors, so it allocates nothing of their size.
+
+For a GPU that the machine lacks, TensorFlow optimises a function's graph for a *virtual cluster* that
+describes the devices by their properties only (``optimize_function_graph_utils`` makes one from the real
+devices). Here it gets a cluster with the named card: it chooses NCHW or NHWC for the card's
+architecture, fuses convolutions for cuDNN, inlines nested functions and lowers branches and loops.
+TensorFlow's CPU build registers no GPU kernels: ``host_copies`` lists the ops without one, and inserts
+the copies.
 """
 
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias
+from unittest.mock import patch
 
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
 from analyzer.capture.graph.data_sizes import SizedGraph
 from analyzer.capture.graph.plain_graphs import find_sources, read_executed_ops
-from analyzer.capture.graph.shape_inference import Outputs
-from analyzer.model.contract.graph_note import (
-    ARGUMENT_TYPES,
-    Op,
-)
+from analyzer.capture.graph.shape_inference import ARGUMENT, Outputs
+from analyzer.cards import Gpu, memory_limit
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
+from analyzer.model.graph.host_copies import (
+    VARIABLES_ON_HOST,
+    insert_host_copies,
+    place_by_handles,
+)
+from analyzer.model.machine import send_stderr_to
 
 _FLUSH = "analyzer_flush"
 
@@ -38,30 +52,19 @@ OpsAndSizes: TypeAlias = tuple[list[Op], list[DataSize]]
 _Handles: TypeAlias = dict[tf.TensorSpec, Any]
 
 
-def build_executor_graph(
-    function: Any,
-    given: Sequence[Any] = (),
-    assumed: Mapping[str, int] | None = None,
-) -> OpsAndSizes:
-    """Return the graph that a call with ``given`` would run here, and the sizes that data decide.
-
-    ``assumed`` are sizes by op.
-    """
-    return read_step(function, instantiate(function), given, assumed)
-
-
 def read_step(
     function: Any,
     partitions: Sequence[Any],
     given: Sequence[Any],
-    assumed: Mapping[str, int] | None,
+    assumed: Mapping[str, int],
     *,
     transposed: bool = False,
 ) -> OpsAndSizes:
     """Return the ops of executed graphs, and the sizes that data decide.
 
-    The attribute ``value`` of an argument is its value if it is one number: it may decide a loop. If
-    ``transposed``, images may have another order of axes than in the traced graphs.
+    ``given`` are the tensors of the call, ``assumed`` sizes by op. The attribute ``value`` of an
+    argument is its value if it is one number: it may decide a loop. If ``transposed``, images may have
+    another order of axes than in the traced graphs.
     """
     outputs: Outputs = {}
     sizes: list[DataSize] = []
@@ -71,7 +74,7 @@ def read_step(
             function,
             graph_def,
             given,
-            assumed or {},
+            assumed,
             transposed=transposed,
         )
 
@@ -128,8 +131,9 @@ def instantiate(function: Any) -> list[Any]:
 
             _write_graphs()
     except tf.errors.OpError as error:
-        message = f"The step's graph cannot be built: {error.message}"
-        raise TargetError(message) from None
+        raise TargetError(
+            f"The step's graph cannot be built: {error.message}"
+        ) from None
 
     partitions = [
         graph_def
@@ -171,3 +175,203 @@ def _make_empty(tensor: Any, handles: _Handles) -> Any:
         )
 
     return handles[spec]
+
+
+_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
+_CARD = "/job:localhost/replica:0/task:0/device:GPU:0"
+_MAX_VALUES = 1 << 16  # constants with more values than this lose them
+
+# CUDA 12.5 and cuDNN 9.3, from TensorFlow 2.21's GPU wheels; the optimiser uses them only to detect
+# very old versions.
+_CUDA = "12050"
+_CUDNN = "90300"
+
+
+def build_gpu_graph(
+    function: Any,
+    gpu: Gpu,
+    limit_bytes: int | None,
+    given: Sequence[Any],
+    assumed: Mapping[str, int],
+) -> OpsAndSizes:
+    """Return the graph that a call would run on a card, op by op, and the sizes that data decide."""
+    try:
+        item = _make_item(_wrap_body(function), function)
+        graph_def = _optimize(item, _describe_devices(gpu, limit_bytes))
+    except (tf.errors.OpError, ValueError) as error:
+        message = getattr(error, "message", None) or str(error)
+        raise TargetError(
+            f"The step's graph cannot be optimised for a GPU: {message}"
+        ) from None
+
+    ops, sizes = read_step(function, [graph_def], given, assumed, transposed=True)
+    return insert_host_copies(place_by_handles(ops)), sizes
+
+
+def _wrap_body(function: Any) -> Any:
+    """Return the traced graph with arguments and results, as the runtime instantiates a function."""
+    definition = function.function_def
+    graph_def, names = private.function_def_to_graph_def(definition)
+    graph_def.library.CopyFrom(function.graph.as_graph_def().library)
+
+    for index in range(len(definition.signature.input_arg)):
+        _make_argument(graph_def.node[index], function, index)
+
+    results = zip(function.graph.outputs, definition.signature.output_arg, strict=True)
+    for index, (tensor, result) in enumerate(results):
+        source = names[definition.ret[result.name]]
+        name = f"{result.name}_RetVal"
+        node = graph_def.node.add(name=name, op="_Retval", input=[source])
+        node.attr["T"].type = tensor.dtype.as_datatype_enum
+        node.attr["index"].i = index
+
+    return graph_def
+
+
+def _make_item(graph_def: Any, function: Any) -> Any:
+    """Return a graph with the nodes that the optimiser must keep: results and side effects."""
+    nodes = list(graph_def.node)
+    for called in graph_def.library.function:
+        nodes += called.node_def
+
+    has_strategy = private.has_strategy()
+    for node in nodes:  # the user's choice, or of a strategy that finds no GPU here
+        is_on_host = "cpu" in node.device.lower() and not has_strategy
+        node.device = _HOST if is_on_host else _CARD
+
+    effects = {op.name for op in function.graph.control_outputs}
+    fetched = [
+        node.name
+        for node in graph_def.node
+        if node.op == "_Retval" or node.name in effects
+    ]
+    if not fetched:
+        raise ValueError("it returns nothing and changes nothing")
+
+    meta = private.meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
+    meta.collection_def["train_op"].node_list.value.extend(fetched)
+
+    return meta
+
+
+def _make_argument(node: Any, function: Any, index: int) -> None:
+    """Make a node an argument with its shape, or with the type of the variable behind a handle."""
+    tensor = function.inputs[index]
+    node.attr.clear()
+    node.attr["index"].i = index
+
+    if tensor.dtype != tf.resource:
+        node.op = ARGUMENT
+        node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+
+        return
+
+    captured = index - len(function.inputs) + len(function.captured_inputs)
+    handle = function.captured_inputs[captured] if captured >= 0 else tensor
+    node.op = "_Arg"
+    node.device = _CARD
+    node.attr["T"].type = tensor.dtype.as_datatype_enum
+    spec = private.get_handle_spec(handle)
+
+    if spec is not None:
+        node.attr["_handle_dtypes"].list.type.append(spec.dtype.as_datatype_enum)
+        node.attr["_handle_shapes"].list.shape.append(spec.shape.as_proto())
+
+
+def _optimize(meta: Any, devices: list[Any]) -> Any:
+    config = private.config_pb2.ConfigProto()
+    rewrites = config.graph_options.rewrite_options
+    rewrites.min_graph_nodes = -1
+
+    if private.op_def_registry.get("_CopyFromGpuToHost") is None:
+        # A build without CUDA lacks the op that swaps tensors (gpu_swapping_ops.cc). The optimiser
+        # would insert it, and could then not infer shapes. Without swaps, the need is an upper bound.
+        rewrites.memory_optimization = rewrites.SCHEDULING_HEURISTICS
+
+    if not any(node.op == "_Retval" for node in meta.graph_def.node):
+        # The runtime fetches a function's results. Here the side effects are fetched, and without
+        # results the dependency pass would remove them (DependencyOptimizer::SafeToConvertToNoOp).
+        rewrites.dependency_optimization = rewrites.OFF
+
+    cluster = private.grappler_cluster.Cluster(devices=devices)
+    # A build for the CPU warns about each op without a GPU kernel, so about every op.
+    with send_stderr_to(Path(os.devnull)):
+        graph_def = private.tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)
+
+    for node in graph_def.node:
+        if node.op == "Const":
+            # Only the shape of a large constant matters, and copying the values takes seconds.
+            tensor = node.attr["value"].tensor
+            for field, values in tensor.ListFields():
+                is_content = field.name == "tensor_content" or field.name.endswith(
+                    "_val"
+                )
+                if is_content and len(values) > _MAX_VALUES:
+                    tensor.ClearField(field.name)
+
+        if node.op == ARGUMENT and "index" in node.attr:
+            dtype = node.attr["dtype"].type
+            index = node.attr["index"].i
+            node.op = "_Arg"
+            node.attr.clear()
+            node.attr["T"].type, node.attr["index"].i = dtype, index
+
+    return graph_def
+
+
+def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
+    """Return the properties of the card and the host for the optimiser.
+
+    Above 80 % of ``memory_size`` (the allocator's limit: ``VirtualCluster``'s constructor), sums are
+    rewritten and tensors swapped to the host (``memory_optimizer.cc``). The optimiser's estimate of the
+    peak depends on the ops' costs, and these on clock, multiprocessors and bandwidth
+    (``OpLevelCostEstimator::GetDeviceInfo``; units as in ``GetLocalGPUInfo``).
+    """
+    own = memory_limit(gpu).bytes
+    properties = private.device_properties_pb2.DeviceProperties(
+        type="GPU",
+        vendor="AMD" if gpu.is_amd else "NVIDIA",
+        model=gpu.name,
+        memory_size=own if limit_bytes is None else min(limit_bytes, own),
+        frequency=round(gpu.clock_mhz),
+        num_cores=gpu.sm_count,
+        bandwidth=gpu.bandwidth_bytes_s // 1000,
+        l2_cache_size=gpu.l2_bytes,
+    )
+
+    major, minor = gpu.compute_capability
+    properties.environment["architecture"] = f"{major}.{minor}"
+    properties.environment["cuda"] = _CUDA
+    properties.environment["cudnn"] = _CUDNN
+    host = private.device_properties_pb2.DeviceProperties(
+        type="CPU",
+        num_cores=1,
+        frequency=1000,
+    )
+
+    return [
+        private.device_properties_pb2.NamedDevice(name=_CARD, properties=properties),
+        private.device_properties_pb2.NamedDevice(name=_HOST, properties=host),
+    ]
+
+
+@contextlib.contextmanager
+def pretend_gpu() -> Iterator[None]:
+    """Let Keras find a GPU in the block, use cuDNN's recurrent layers, and place its variables there."""
+    with (
+        patch.object(private.BaseResourceVariable, "device", property(_find_device)),
+        # Not in every Keras:
+        patch.object(private.keras_nn, private.CPU_ONLY, lambda: False, create=True),
+        patch.object(
+            private.keras_rnn,
+            private.IS_GPU_AVAILABLE,
+            lambda: True,
+            create=True,
+        ),
+    ):
+        yield
+
+
+def _find_device(variable: Any) -> str:
+    return _HOST if variable.dtype.name in VARIABLES_ON_HOST else _CARD

@@ -259,11 +259,6 @@ def list_callees(op: Any) -> tuple[str, ...]:
     return tuple(each.name for each in functions if each.name)
 
 
-def get_node_name(source: str) -> str:
-    """Return the node in an input's name: ``node``, ``node:1`` or ``^node``."""
-    return source.removeprefix("^").partition(":")[0]
-
-
 def decode_name(name: Any) -> str:
     """Return a function's or node's name as text; TensorFlow may keep it as bytes."""
     if isinstance(name, bytes):

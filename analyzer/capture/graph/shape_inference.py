@@ -1,7 +1,7 @@
 """Shapes of a graph that the executor runs, from TensorFlow's own inference (``GraphProperties``).
 
 The executed graph has lost its shapes. They are inferred on a copy in which each argument states its
-shape, or its value if that may be a shape. Two kernels of oneDNN have wrong shape functions.
+shape, or its value if that may be a shape. A kernel of oneDNN has a wrong shape function.
 """
 
 import contextlib
@@ -32,10 +32,6 @@ Outputs: TypeAlias = dict[str, tuple[TensorSpec, ...]]
 # Stands for an argument: an op without inputs that states its shape and cannot be folded.
 # (TensorFlow's Python interface to Grappler drops the shape of an ``_Arg``.)
 ARGUMENT = "_ParallelConcatStart"
-
-# Convolutions with the padding as their last input; their shape function (``Conv2DShape`` in
-# ``mkl_nn_ops.cc``) ignores it.
-_PADDED = re.compile("_Mkl.*PadWith.*Conv2D")
 
 # Gradients of a filter and of its bias, to which the shape function gives another size.
 _WITH_BIAS = re.compile("_Mkl.*BackpropFilter.*WithBias")
@@ -96,8 +92,6 @@ def infer_graph(
 
         if is_argument and not node.attr["_handle_dtypes"].list.type:
             _state_argument(twin, arguments.get(int(node.attr["index"].i)))
-        elif _PADDED.fullmatch(node.op):
-            _pad_first(twin, copy.node.add(name=f"{node.name}/analyzer_pad"))
         elif _WITH_BIAS.fullmatch(node.op):
             redirects[f"{node.name}:1"] = bias = f"{node.name}/analyzer_bias"
             added = copy.node.add(name=bias, input=[node.input[2]])
@@ -190,19 +184,6 @@ def _state_argument(twin: Any, argument: Any) -> None:
     else:
         _retype(twin, ARGUMENT, dtype=dtype)
         _set_shape(twin, argument)
-
-
-def _pad_first(twin: Any, pad: Any) -> None:
-    """Turn a padded convolution into a plain one that reads ``pad``; what is fused keeps the shape."""
-    image, weights, *others = twin.input
-    pad.input[:] = [image, others[twin.attr["num_args"].i]]
-
-    _retype(pad, "Pad", T=twin.attr["T"].type, Tpaddings=twin.attr["Tpaddings"].type)
-    twin.op = "Conv2D"
-    twin.input[:] = [pad.name, weights]
-
-    for key in set(twin.attr) - {"T", "strides", "padding", "data_format", "dilations"}:
-        del twin.attr[key]
 
 
 def _retype(node: Any, kind: str, **types: int) -> None:

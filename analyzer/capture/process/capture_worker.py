@@ -153,8 +153,10 @@ def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerErro
         )
 
     if isinstance(error, SystemExit):
-        message = f"{target} called sys.exit({error.code}) while {stage}."
-        return TargetError(message, kind=FailureKind.EXITED)
+        return TargetError(
+            f"{target} called sys.exit({error.code}) while {stage}.",
+            kind=FailureKind.EXITED,
+        )
 
     if find_culprit(error) == "user":
         return TargetError(
@@ -209,8 +211,9 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
     if request.kind == "run":
-        flags = os.environ.get("XLA_FLAGS", "")
-        os.environ["XLA_FLAGS"] = add_dump_flags(folder / DUMP, flags)
+        os.environ["XLA_FLAGS"] = add_dump_flags(
+            folder / DUMP, os.environ.get("XLA_FLAGS", "")
+        )
 
     with pause_collector():
         import_all()

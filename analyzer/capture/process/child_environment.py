@@ -28,7 +28,7 @@ from analyzer.model.graph.buffer_sharing import COLLECTIVES
 from analyzer.model.machine import cache_folder
 from analyzer.simulated_card import card_environment
 from analyzer.simulated_card.core_calls import (
-    list_likely_workspaces,
+    likely_bytes,
     register_convolutions,
 )
 
@@ -215,7 +215,7 @@ def make_card_note(options: CaptureOptions) -> SimulatedCardNote:
         memory_limit_bytes=options.memory_limit_bytes,
         is_unlimited=options.is_unlimited,
         spare_bytes=find_spare_bytes(options) if options.has_short_pool else (),
-        workspaces=list_likely_workspaces(),
+        workspaces=tuple(sorted(likely_bytes)),
     )
 
 

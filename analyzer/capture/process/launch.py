@@ -172,12 +172,9 @@ def _start(request: CaptureRequest, copies: ForkServers | None) -> Child | Fork:
         if server is not None:
             return Fork(server, file)
 
-    return Child(make_child_command(file), log, environment)
-
-
-def make_child_command(request: Path) -> list[str]:
-    """Return the command of the child that serves one request."""
-    return make_start_command("process.capture_worker", str(request))
+    return Child(
+        make_start_command("process.capture_worker", str(file)), log, environment
+    )
 
 
 @contextlib.contextmanager
@@ -260,8 +257,9 @@ def _wait(
 
     kills = child_ending.count_memory_kills() - kills_before
     text = child_ending.read_tail(log)
-    hint = _save_log(log)
-    raise child_ending.explain_end(child.code, stage, target, text, hint, kills=kills)
+    raise child_ending.explain_end(
+        child.code, stage, target, text, _save_log(log), kills=kills
+    )
 
 
 def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:

@@ -353,8 +353,9 @@ class HostValues:
             self.assumed = make_host_variable(False)
 
         with self.making(graph):
-            handle = graph.capture(self.assumed.handle)
-            return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.bool)
+            return tf.raw_ops.ReadVariableOp(
+                resource=graph.capture(self.assumed.handle), dtype=tf.bool
+            )
 
     # ---- twins -----------------------------------------------------------------------------------
 

@@ -186,8 +186,9 @@ def _run(
         state.function = state.variables.function = trace_with_true_values(state)
 
     if is_on_simulated_card and state.function is not None:
-        ops = graphs.list_ops(state.function.graph)
-        check_collectives({op.type for op in ops}, tf.__version__)
+        check_collectives(
+            {op.type for op in graphs.list_ops(state.function.graph)}, tf.__version__
+        )
 
     with contextlib.ExitStack() as block:
         if own_process:
@@ -243,8 +244,7 @@ def _call_step(state: Capturing, number: int) -> None:
             tf.test.experimental.sync_devices()
 
     with contextlib.suppress(TypeError, ValueError):  # a structure of its own kind
-        leaves = tf.nest.flatten(result)
-        tensors = [one for one in leaves if isinstance(one, tf.Tensor)]
+        tensors = [one for one in tf.nest.flatten(result) if isinstance(one, tf.Tensor)]
         state.result = [tf.TensorSpec.from_tensor(one) for one in tensors]
 
 

@@ -220,8 +220,10 @@ class ProgramValues:
             known[0] = self._find_follower(inputs[0], known[1:])
 
         if private.is_host_only(op_type) or any(map(_is_text, inputs)):
-            pairs = zip(known, inputs, strict=True)
-            given = [own if host is None else host for host, own in pairs]
+            given = [
+                own if host is None else host
+                for host, own in zip(known, inputs, strict=True)
+            ]
             with tf.device(HOST):  # arrays would be copied to the card and back
                 own = run(given)
         else:
@@ -235,8 +237,9 @@ class ProgramValues:
             return own
 
         if op_type in _RUN_ON_HOST:
-            move = functools.partial(private.copy_to_device, device=HOST)
-            return tf.nest.map_structure(move, own)
+            return tf.nest.map_structure(
+                functools.partial(private.copy_to_device, device=HOST), own
+            )
 
         is_known = bool(inputs) and all(one is not None for one in known)
         results = tf.nest.flatten(own)
@@ -357,14 +360,13 @@ class ProgramValues:
             parts = attributes[attributes.index("num_partitions") + 1]
 
         shape = tf.constant(tensor.shape.as_list(), tf.int32)
-        selects_all = tf.constant(self._selects_all)
 
         return select_all_or_none(
             op_type,
             tensor,
             place,
             shape,
-            selects_all,
+            tf.constant(self._selects_all),
             parts,
         )
 
@@ -398,9 +400,11 @@ class ProgramValues:
 
 
 def _list_tensors(structure: Any) -> list[Any]:
-    flat = tf.nest.flatten(structure, expand_composites=True)
-
-    return [one for one in flat if hasattr(one, "dtype")]
+    return [
+        one
+        for one in tf.nest.flatten(structure, expand_composites=True)
+        if hasattr(one, "dtype")
+    ]
 
 
 def _is_empty(result: Any) -> bool:

@@ -308,8 +308,9 @@ def note_compiled_functions(program: Program, function: Any) -> list[str]:
     if function is None or program.config.jit:
         return []
 
-    calls = graphs.find_compiled_calls(function.graph)
-    names = list(dict.fromkeys(map(_get_python_name, calls)))
+    names = list(
+        dict.fromkeys(map(_get_python_name, graphs.find_compiled_calls(function.graph)))
+    )
     if not names:
         return []
 

@@ -105,8 +105,7 @@ def _find_last_activations(model: Any, count: int) -> list[str]:
     layers = [get_last_layer(output) for output in outputs]
 
     if len(layers) != count or None in layers:
-        own = get_layers(model, include_self=False)
-        layers = (own or [None])[-1:] * count
+        layers = (get_layers(model, include_self=False) or [None])[-1:] * count
 
     return [_get_activation(layer) for layer in layers]
 

@@ -149,9 +149,11 @@ def _make_generate_step(model: Any, data: Any) -> _KerasStep:
 def _resize(model: Any, data: Any, size: int) -> Callable[[], Any]:
     """Return the call of the training step at another size of its open batch axis."""
     data = synthetic_inputs.resize(data, size)
-    iterator = synthetic_inputs.make_iterator(data, model.distribute_strategy)
 
-    return partial(model.train_function, iterator)
+    return partial(
+        model.train_function,
+        synthetic_inputs.make_iterator(data, model.distribute_strategy),
+    )
 
 
 _STEPS = {

@@ -120,8 +120,7 @@ def make_program(
         )
 
     if callable(thing) and (is_class or not is_result):
-        made = _call_user_code(thing, text)
-        return make_program(made, text, options, is_result=True)
+        return make_program(_call_user_code(thing, text), text, options, is_result=True)
 
     raise TargetError(
         f"{text} is of the type {type(thing).__name__}, not a model or a step.",
@@ -147,8 +146,10 @@ def _call_user_code(make: Callable[[], Any], text: str) -> Any:
         try:
             inspect.signature(make).bind()
         except TypeError as error:
-            hint = "Name a function without parameters: it returns a model or (step, arguments)."
-            raise TargetError(f"{text} cannot be called: {error}.", hint=hint) from None
+            raise TargetError(
+                f"{text} cannot be called: {error}.",
+                hint="Name a function without parameters: it returns a model or (step, arguments).",
+            ) from None
 
     with _convert_errors(text), run_setup_on_host():
         return make()
@@ -273,8 +274,9 @@ def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
         if isinstance(error, OSError):
             reason = f"its config cannot be fetched ({type(error).__name__})."
 
-        message = f"{spec.text} cannot be built: {reason.rstrip('.')}."
-        raise TargetError(message, hint=hint) from error
+        raise TargetError(
+            f"{spec.text} cannot be built: {reason.rstrip('.')}.", hint=hint
+        ) from error
 
 
 def _load_from_code(spec: TargetSpec) -> Any:
@@ -330,8 +332,10 @@ def _import_module(spec: TargetSpec) -> Any:
         if not f"{spec.path}.".startswith(f"{error.name}."):
             raise
 
-        hint = "Install it, run from the folder that holds it, or give file.py:name."
-        raise TargetError(f"There is no module {spec.path}.", hint=hint) from None
+        raise TargetError(
+            f"There is no module {spec.path}.",
+            hint="Install it, run from the folder that holds it, or give file.py:name.",
+        ) from None
 
 
 def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:

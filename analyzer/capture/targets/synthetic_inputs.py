@@ -140,8 +140,7 @@ def make_prompt(data: Mapping[str, BatchPart]) -> dict[str, tf.Tensor]:
     for name, part in data.items():
         if name.endswith("padding_mask"):
             tokens = part.shape[-1]
-            prompt = max(tokens - _OPEN_TOKENS, 1)
-            mask = tf.sequence_mask([prompt], tokens, part.dtype)
+            mask = tf.sequence_mask([max(tokens - _OPEN_TOKENS, 1)], tokens, part.dtype)
             values[name] = tf.tile(mask, [part.shape[0], 1])
         else:
             values[name] = make_tensor(part.shape, part.dtype)

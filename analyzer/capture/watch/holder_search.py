@@ -131,8 +131,9 @@ class HolderSearch:
                 if len(links) > _MAX_OBJECTS or time.thread_time() > until_s:
                     break
 
-                parts = map(self._list_parts, followed)
-                reached = list(itertools.chain.from_iterable(parts))
+                reached = list(
+                    itertools.chain.from_iterable(map(self._list_parts, followed))
+                )
 
         return links
 
@@ -282,8 +283,7 @@ class HolderSearch:
 
 
 def _is_followed(place: Any) -> bool:
-    kind = type(place)
-    is_graph = kind.__module__.split(".")[:3] == _GRAPHS
+    is_graph = type(place).__module__.split(".")[:3] == _GRAPHS
 
     return gc.is_tracked(place) and not is_graph and not isinstance(place, _LEAVES)
 

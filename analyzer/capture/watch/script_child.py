@@ -346,5 +346,4 @@ def _remove_our_frames(trace: TracebackType | None) -> TracebackType | None:
 
 def main(request_path: str, places: list[str], modules: frozenset[str]) -> NoReturn:
     """Run the script of a request file; see ``ScriptRun.run``."""
-    request = read_message(Path(request_path), WatchRequest)
-    ScriptRun(request).run(places, modules)
+    ScriptRun(read_message(Path(request_path), WatchRequest)).run(places, modules)

@@ -75,8 +75,9 @@ class Hooks:
             first=True,
         )
 
-        raising = "raise_from_not_ok_status"
-        self._report(framework_ops, raising, self._note_op, first=True)
+        self._report(
+            framework_ops, "raise_from_not_ok_status", self._note_op, first=True
+        )
 
         if has_tapes:
             tape = tf.GradientTape

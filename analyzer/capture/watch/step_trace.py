@@ -234,8 +234,7 @@ class StepTrace:
             jit = None if function is not None else jit
             jit = is_jit_compiled(alive[-1]) or jit
 
-        config = StepConfig(jit=jit)
-        program = Program(call=lambda: None, args=(), config=config)
+        program = Program(call=lambda: None, args=(), config=StepConfig(jit=jit))
         self.variables = StepVariables(program, function=function)
         self.variables.refresh()
 

@@ -368,9 +368,8 @@ class Watcher:
 
     def _check_growth(self, *, is_last: bool = False) -> None:
         if self._growth is not None:
-            steps = self._candidates.steps
             self._growth.look(
-                steps,
+                self._candidates.steps,
                 self.readings.last_bytes,
                 inspect.currentframe(),
                 is_last=is_last,

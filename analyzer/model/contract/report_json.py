@@ -9,7 +9,7 @@ from operator import index
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from msgspec import DecodeError, Struct, convert, to_builtins
+from msgspec import DecodeError, Struct, to_builtins
 from msgspec.json import encode
 from msgspec.json import format as indented
 
@@ -51,11 +51,6 @@ def encode_report(report: Struct) -> str:
     except DecodeError:  # half a surrogate pair, from a file name that is not UTF-8
         # Python's encoder accepts it, but indents slowly.
         return json.dumps(json.loads(text), indent=1) + "\n"
-
-
-def convert_report(plain: dict[str, Any]) -> ReportFile:
-    """Return the report of JSON values, or raise a ValueError."""
-    return convert(plain, ReportFile)
 
 
 def read_report(path: Path) -> ReportFile:

@@ -365,8 +365,9 @@ def find_gradient_ops(structure: GraphIndex) -> frozenset[str]:
     Others compute a value of the forward pass again, or copy it. A graph that is derived from a trace
     lacks edges: there all ops of the tape read a gradient that begin after the loss.
     """
-    phases = structure.phases
-    backward = {name for name, phase in phases.items() if phase is Phase.BACKWARD}
+    backward = {
+        name for name, phase in structure.phases.items() if phase is Phase.BACKWARD
+    }
     found = set()
 
     for name in backward & structure.ops.keys():

@@ -23,7 +23,6 @@ from analyzer.simulate.kernels.op_call import (
     allocate_all,
     assign_rules,
     forward,
-    plan_alias,
     plan_allocation,
     plan_forward,
 )
@@ -167,7 +166,9 @@ _RULES = _LIST_RULES | assign_rules(
         lambda call: MemoryPlan(outputs=(NO_BUFFER,) * len(call.op.outputs)),
     ),
     sum=lambda call: (
-        plan_alias() if len(call.inputs) == 1 else _forward_tensor(ListUse.ADD, call)
+        MemoryPlan(outputs=(alias(),))
+        if len(call.inputs) == 1
+        else _forward_tensor(ListUse.ADD, call)
     ),
     zeros=lambda call: _forward_tensor(ListUse.ZEROS, call),
     # Either value that has the size of the result, broadcast or not (``SelectV2Op``).

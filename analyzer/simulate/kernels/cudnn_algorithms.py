@@ -361,9 +361,7 @@ def find_split_k(on: ConvolutionOnCard) -> Offer | None:
     taps = on.channels * on.window_area
     offsets = 12 * on.result_height * divide_up(on.window_area, 2)
 
-    rows = divide_up(taps, 128)
-
-    sums = 16 * on.window_area * rows * divide_up(on.filters, 64)
+    sums = 16 * on.window_area * divide_up(taps, 128) * divide_up(on.filters, 64)
     workspace = 4 * on.filters * taps + offsets + 2192 + sums
 
     time = _find_time(

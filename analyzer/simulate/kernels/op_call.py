@@ -175,11 +175,6 @@ def forward(call: Call, sources: Iterable[int], index: int = 0) -> Output:
     return Output(Way.FORWARD, size_bytes, tuple(fitting))
 
 
-def plan_alias() -> MemoryPlan:
-    """Return the plan of a kernel whose only output shares the buffer of its first input."""
-    return MemoryPlan(outputs=(alias(0),))
-
-
 def plan_forward(call: Call, sources: Iterable[int]) -> MemoryPlan:
     """Return the plan of a kernel that forwards an input to its first output."""
     return MemoryPlan(outputs=(forward(call, sources), *allocate_all(call)[1:]))

@@ -296,10 +296,6 @@ class Ledger:
 
         self.values.append(buffer)
 
-    def begin_step(self) -> None:
-        """Forget the order of the step before."""
-        self.ran.clear()
-
     def end_step(self) -> None:
         """Release the step's results."""
         for buffer in self._returned:
@@ -370,8 +366,7 @@ class Ledger:
         temporaries += self.allocate_temporaries(node, plan.after_bytes)
         workspace_bytes = plan.workspaces_bytes[0]
         if workspace_bytes:
-            workspace = self.allocate(workspace_bytes, node, region=WORKSPACE)
-            temporaries.append(workspace)
+            temporaries.append(self.allocate(workspace_bytes, node, region=WORKSPACE))
 
         if plan.variable is VariableAccess.UPDATE:
             # The parameter and its slots (``ResourceApplyAdam``).

@@ -79,7 +79,7 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
 
     for number in range(prepared.steps):
         first = ledger.instants
-        ledger.begin_step()
+        ledger.ran.clear()
         Executor(prepared, ledger, edges, decisions, random).run()
         ledger.end_step()
 
@@ -317,8 +317,7 @@ def predict(
     search: bool = False,
 ) -> Prediction:
     """Play schedules of a step on a device, and replay them in its allocator."""
-    whole = Prepared(note, device)
-    prepared, decisions, peaks_bytes = decide(whole)
+    prepared, decisions, peaks_bytes = decide(Prepared(note, device))
     schedules: list[Schedule] = []
     count = min(max(OPS // len(note.ops), FEWEST_SCHEDULES), MOST_SCHEDULES)
 

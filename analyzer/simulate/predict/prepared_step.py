@@ -146,8 +146,9 @@ class Prepared:
 
     def specs(self, node: int) -> list[TensorSpec]:
         """Return dtype and shape of each data input."""
-        feeds = self.inputs[node]
-        return [self.ops[source].outputs[output] for source, output in feeds]
+        return [
+            self.ops[source].outputs[output] for source, output in self.inputs[node]
+        ]
 
     def find_variable(self, node: int) -> int:
         """Return the number in the note of the variable behind a node's first input; -1 for none."""
@@ -174,8 +175,9 @@ def _resolve_inputs(
             control.append([number[name] for name in op.control_inputs])
         except KeyError as error:
             missing = str(error)[:80]
-            message = f"The graph is damaged: an input names the missing op {missing}."
-            raise InputError(message) from None
+            raise InputError(
+                f"The graph is damaged: an input names the missing op {missing}."
+            ) from None
 
     for op, feeds in zip(ops, inputs, strict=True):
         for source, output in feeds:

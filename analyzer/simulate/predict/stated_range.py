@@ -97,10 +97,7 @@ def _find_margins(prediction: Prediction) -> tuple[int, int]:
 
 def describe_notes(prediction: Prediction) -> Iterator[str]:
     """Yield sentences about ops whose memory is unknown."""
-    ops = prediction.prepared.ops
-    plans = prediction.prepared.plans
-
-    pairs = zip(ops, plans, strict=True)
+    pairs = zip(prediction.prepared.ops, prediction.prepared.plans, strict=True)
     kinds = {op.type for op, plan in pairs if not plan.modelled}
     if kinds:
         yield SENTENCES["no_rule"].format(", ".join(sorted(kinds)[:5]))

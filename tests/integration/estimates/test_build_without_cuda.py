@@ -9,10 +9,9 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from analyzer.capture import private_names  # noqa: E402
-from analyzer.capture.graph.gpu_graph import build_gpu_graph  # noqa: E402
+from analyzer.capture.graph.executor_graph import build_gpu_graph  # noqa: E402
 from analyzer.cards import find_gpu  # noqa: E402
 
-pytestmark = pytest.mark.tf
 SWAP = "_CopyFromGpuToHost"
 LIMIT = 24 << 20  # below the need of the step, 64 kept activations of 1 MiB
 
@@ -31,7 +30,9 @@ def _list_op_types() -> set[str]:
         return loss
 
     function = step.get_concrete_function(tf.TensorSpec((1024, 256)))
-    return {op.type for op in build_gpu_graph(function, find_gpu("t4"), LIMIT)[0]}
+    return {
+        op.type for op in build_gpu_graph(function, find_gpu("t4"), LIMIT, (), {})[0]
+    }
 
 
 @pytest.mark.skipif(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from builders import run_python
 
-pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parents[1] / "targets"
 
 C = "corpus.py:"

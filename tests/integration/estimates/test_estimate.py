@@ -8,8 +8,6 @@ from workbench import Workbench
 import analyzer
 from analyzer.model.recording.records import Kind
 
-pytestmark = pytest.mark.tf
-
 
 class Pairs:
     """The estimate and the trace of a step."""

@@ -10,7 +10,7 @@ from workbench import Workbench
 
 from analyzer.cards import find_gpu, memory_limit
 
-pytestmark = [pytest.mark.tf, NEEDS_CARDS]
+pytestmark = NEEDS_CARDS
 
 SOURCE = """
 import keras

@@ -1,9 +1,6 @@
 """Steps that XLA compiles are run, not estimated from their graph."""
 
-import pytest
 from workbench import Workbench
-
-pytestmark = pytest.mark.tf
 
 
 def test_a_compiled_step_on_the_cpu_is_refused_in_one_line(

@@ -9,7 +9,6 @@ from workbench import Workbench
 
 from analyzer.cards import find_gpu, memory_limit
 
-pytestmark = pytest.mark.tf
 OP_BY_OP = ("--no-jit", "--batch-size", "8", "--inter-op-threads", "1")
 
 

@@ -147,7 +147,6 @@ def runs_alone(folder: Path, name: str, size: int, limit: int) -> bool:
 
 
 @NEEDS_CARDS
-@pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "mib"), [("decoder", 1024), ("recurrent", 200)])
 def test_the_batch_found_runs_on_a_simulated_card_and_the_next_does_not(
@@ -164,7 +163,6 @@ def test_the_batch_found_runs_on_a_simulated_card_and_the_next_does_not(
 
 
 @NEEDS_CARDS
-@pytest.mark.tf
 @pytest.mark.slow
 def test_a_size_may_need_more_than_the_pool_of_a_first_run(folder: Path) -> None:
     limit = ("--gpu", "h200", "--limit", "20GiB")
@@ -173,7 +171,6 @@ def test_a_size_may_need_more_than_the_pool_of_a_first_run(folder: Path) -> None
     assert max(point.need_bytes or 0 for point in answer.points) > 18 << 30
 
 
-@pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "limit", "options"),
@@ -198,7 +195,6 @@ def test_estimates_find_a_size_without_a_card(
         assert answer.headline.startswith(f"Input {side},{side},3")
 
 
-@pytest.mark.tf
 def test_a_batch_that_cannot_be_chosen_is_one_clear_line(folder: Path) -> None:
     words = ("fit", "models.py:fixed", "--limit", "1GiB", "-q")
     ended = analyze_in_child(*words, cwd=folder, code=2)
@@ -221,7 +217,6 @@ def test_all_cards_and_a_limit_exclude_each_other() -> None:
 
 
 @NEEDS_CARDS
-@pytest.mark.tf
 @pytest.mark.slow
 def test_the_cheapest_card_that_fits_is_named_and_it_fits(
     folder: Path, tmp_path: Path
@@ -253,7 +248,6 @@ def test_the_cheapest_card_that_fits_is_named_and_it_fits(
         assert "The step needs " in answer.headline
 
 
-@pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "name"),
@@ -315,7 +309,6 @@ def build():
 """
 
 
-@pytest.mark.tf
 @pytest.mark.slow
 def test_a_patch_is_written_where_the_file_has_one_place(tmp_path: Path) -> None:
     """A patch is written only if the patched file saves as much, and git applies it."""
@@ -339,7 +332,6 @@ def test_a_patch_is_written_where_the_file_has_one_place(tmp_path: Path) -> None
     assert 'optimizer="sgd"' in (tmp_path / "train.py").read_text()
 
 
-@pytest.mark.tf
 @pytest.mark.slow
 def test_a_step_of_the_users_own_has_the_optimizer_that_a_remedy_asks_for(
     folder: Path,

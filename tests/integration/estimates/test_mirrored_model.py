@@ -16,11 +16,7 @@ WEIGHTS_BYTES = 4 * (512 * 1024 + 1024 + 1024 * 256 + 256)
 SMALL_BYTES = 1024  # counters and metrics
 
 
-pytestmark = [
-    pytest.mark.tf,
-    pytest.mark.slow,
-    NEEDS_NCCL_BY_NAME,
-]
+pytestmark = [pytest.mark.slow, NEEDS_NCCL_BY_NAME]
 
 
 def test_two_cards_share_the_batch_and_hold_the_variables(tmp_path: Path) -> None:

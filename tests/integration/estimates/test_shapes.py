@@ -4,12 +4,10 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from analyzer.capture.graph.executor_graph import build_executor_graph, instantiate  # noqa: E402
+from analyzer.capture.graph.executor_graph import instantiate, read_step  # noqa: E402
 from analyzer.capture.graph.shape_inference import (  # noqa: E402
     infer_executed_outputs,
 )
-
-pytestmark = pytest.mark.tf
 
 
 def test_loop_body_has_shapes() -> None:
@@ -40,7 +38,9 @@ def test_sparse_argument_has_a_shape() -> None:
     function = step.get_concrete_function(sparse)
     # WHEN the step is noted with the tensor that it would be called with
     parts = tf.nest.flatten(sparse, expand_composites=True)
-    ops = {op.type: op for op in build_executor_graph(function, parts)[0]}
+    ops = {
+        op.type: op for op in read_step(function, instantiate(function), parts, {})[0]
+    }
     # THEN the product's shape follows from that tensor
     assert ops["SparseTensorDenseMatMul"].outputs[0].shape == (4, 3)
 
@@ -48,9 +48,8 @@ def test_sparse_argument_has_a_shape() -> None:
 def _noted(step, *given, told=None):
     """Return the noted step of a function called with these tensors, composite ones taken apart."""
     function = tf.function(step).get_concrete_function(*given)
-    return build_executor_graph(
-        function, tf.nest.flatten(given, expand_composites=True), told
-    )
+    flat = tf.nest.flatten(given, expand_composites=True)
+    return read_step(function, instantiate(function), flat, told or {})
 
 
 def _shape(found, kind):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from builders import analyze, listing
+from builders import listing, refusal
 
 from analyzer.capture.process.child_environment import read_declared_environment
 
@@ -37,15 +37,11 @@ def test_a_file_that_is_not_python_is_left_to_its_loader(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("target", ["train.py", "train.py:model"])
-def test_a_file_that_selects_jax_is_refused(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_file_that_selects_jax_is_refused(target: str, folder: Path) -> None:
     Path("train.py").write_text(
         'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport keras\n'
     )
-    ended = analyze("trace", target)
-    assert (ended.code, ended.err.count("\n")) == (2, 1)
-    assert "train.py, KERAS_BACKEND is jax" in ended.err
-    assert "`analyze trace LOGDIR`" in ended.err
-    assert listing(tmp_path) == {"train.py"}
+    said = refusal("trace", target)
+    assert "train.py, KERAS_BACKEND is jax" in said
+    assert "`analyze trace LOGDIR`" in said
+    assert listing(folder) == {"train.py"}

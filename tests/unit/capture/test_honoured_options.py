@@ -37,10 +37,7 @@ def test_python_functions_refuse_options_too() -> None:
 
 
 @pytest.mark.parametrize("text", ["book.ipynb", "book.ipynb:model"])
-def test_notebook_is_no_target(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_notebook_is_no_target(text: str, folder: Path) -> None:
     Path("book.ipynb").write_text("{}")
     with pytest.raises(TargetError, match=r"book\.ipynb is a notebook") as raised:
         parse_target(text)

@@ -34,9 +34,7 @@ def trace(
 ) -> tuple[Ended, set[str]]:
     """Capture with a child that does ``body``; return how it ended and what it left."""
     mark = Mark()
-    monkeypatch.setattr(
-        launch, "make_child_command", lambda request: mark.command(body)
-    )
+    monkeypatch.setattr(launch, "make_start_command", lambda *words: mark.command(body))
     done = analyze("trace", "t.py:step", "--out", "deep/run")
     assert mark.left() == []
     assert "Traceback" not in done.err

@@ -37,12 +37,6 @@ def assert_refused(done: Ended, *says: str) -> None:
         assert text in done.err
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def write(content: bytes, name: str = "a.xplane.pb") -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
         (folder / name).write_bytes(content)

@@ -39,7 +39,7 @@ echo "$@" >> calls
 
 
 def run_action(
-    folder: Path, before: str = "cnn", after: str = "cnn", **environment: str
+    folder: Path, before: str = "infer", after: str = "infer", **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the action's script in a repository with a base branch; empty for a failed capture."""
     samples = {
@@ -97,7 +97,7 @@ def test_a_step_above_its_limit_fails_and_the_comment_starts_with_the_verdict(
 def test_growth_fails_and_the_comment_of_the_last_run_is_replaced(
     tmp_path: Path,
 ) -> None:
-    done = run_action(tmp_path, before="infer", LIMIT="1GiB", OLD_COMMENT="41")
+    done = run_action(tmp_path, after="eager", LIMIT="1GiB", OLD_COMMENT="41")
     assert done.returncode == 4, done.stderr
     comment = (tmp_path / "memory" / "comment.md").read_text("utf-8")
     assert "is within the limit of 1.00 GiB" in comment.splitlines()[0]
@@ -106,7 +106,9 @@ def test_growth_fails_and_the_comment_of_the_last_run_is_replaced(
     assert "--method PATCH repos/me/project/issues/comments/41" in last
 
 
-@pytest.mark.parametrize(("before", "after", "code"), [("", "cnn", 0), ("cnn", "", 2)])
+@pytest.mark.parametrize(
+    ("before", "after", "code"), [("", "infer", 0), ("infer", "", 2)]
+)
 def test_a_step_without_a_measurement(
     tmp_path: Path, before: str, after: str, code: int
 ) -> None:

@@ -25,7 +25,7 @@ TRAINING = "import tensorflow as tf\nmodel = load()\nmodel.fit(1)\n"
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(folder: Path) -> Path:
     files = {
         "my nets.py": MODEL,
         "train.py": TRAINING,
@@ -40,11 +40,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "exported/saved_model.pb": "",
     }
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    shutil.copytree(sample_folder("infer"), tmp_path / "traces" / "infer")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    shutil.copytree(sample_folder("infer"), folder / "traces" / "infer")
+    return folder
 
 
 def test_each_find_has_commands_that_accept_it(project: Path) -> None:

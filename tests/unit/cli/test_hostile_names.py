@@ -11,7 +11,14 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
-from builders import TraceBuilder, analyze, parse_page, sample_folder, small_trace
+from builders import (
+    TraceBuilder,
+    analyze,
+    parse_page,
+    refusal,
+    sample_folder,
+    small_trace,
+)
 
 NAMES = {
     "markup": "<script>alert(1)</script><img src=x onerror=alert(2)>",
@@ -46,27 +53,30 @@ def tags_of(page: Path) -> list[tuple[str, bool]]:
     )
 
 
-def hostile_trace(name: str | bytes) -> TraceBuilder:
-    return small_trace(op=name, allocator="GPU_0_bfc")
+def show(*words: str | Path) -> None:
+    """Open a trace; the terminal gets no control characters."""
+    done = analyze("trace", *words)
+    assert (done.code, done.complaint) == (0, "")
+    assert not CONTROLS.search(done.out)
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_an_ops_name_is_text_everywhere(name: str | bytes, tmp_path: Path) -> None:
     # GIVEN a trace with a hostile op and one with a harmless op
     shown = text_of(name)
-    path = hostile_trace(name).write(tmp_path / "a.xplane.pb")
+    path = small_trace(op=name, allocator="GPU_0_bfc").write(tmp_path / "a.xplane.pb")
     harmless = "/".join(
         ["conv"] * (1 + shown.count("/"))
     )  # a part before a slash is a layer
-    plain = hostile_trace(harmless).write(tmp_path / "b.xplane.pb")
+    plain = small_trace(op=harmless, allocator="GPU_0_bfc").write(
+        tmp_path / "b.xplane.pb"
+    )
     # WHEN both are rendered in every form
     for trace, stem in ((path, "a"), (plain, "b")):
-        done = analyze(
-            "trace", trace, "--html", tmp_path / f"{stem}.html", "--csv", tmp_path / f"{stem}.csv",
+        show(
+            trace, "--html", tmp_path / f"{stem}.html", "--csv", tmp_path / f"{stem}.csv",
             "--json", tmp_path / f"{stem}.json",
         )  # fmt: skip
-        assert (done.code, done.complaint) == (0, "")
-        assert not CONTROLS.search(done.out)
     # THEN the document holds the name as it is
     document = json.loads((tmp_path / "a.json").read_text())
     ops = {row["op"] for row in document["tensors_at_peak"]}
@@ -90,15 +100,10 @@ def test_an_allocators_name_is_text(key: str, tmp_path: Path) -> None:
         .allocate(1, 1, 256, allocator=name)
         .write(tmp_path / "b.xplane.pb")
     )
-    done = analyze("trace", trace, "--html", tmp_path / "b.html")
-    assert (done.code, done.complaint) == (0, "")
-    assert not CONTROLS.search(done.out)
-    # WHEN it is named in an error
-    refused = analyze("trace", trace, "--allocator", "no such")
-    # THEN that is one line of text too
-    assert refused.code == 2
-    assert refused.err.count("\n") == 1
-    assert not CONTROLS.search(refused.err.rstrip("\n"))
+    show(trace, "--html", tmp_path / "b.html")
+    # WHEN it is named in an error THEN that is one line of text too
+    refused = refusal("trace", trace, "--allocator", "no such")
+    assert not CONTROLS.search(refused.rstrip("\n"))
 
 
 LONE_SURROGATE = "\ud800.py:build"  # JSON can hold it, UTF-8 cannot
@@ -126,14 +131,11 @@ def test_a_layer_a_source_and_a_variable_are_text(
     note["error"] = {"type": name, "message": name, "exit_code": 2, "where": name}
     note["versions"] = {name: name}
     (folder / "run.json").write_text(json.dumps(note))
-    # WHEN it is opened
-    done = analyze(
-        "trace", folder, "--html", tmp_path / "a.html", "--graph", tmp_path / "a.graph.json",
+    # WHEN it is opened THEN nothing of it is obeyed
+    show(
+        folder, "--html", tmp_path / "a.html", "--graph", tmp_path / "a.graph.json",
         "--csv", tmp_path / "a.csv", "--json", tmp_path / "a.json",
     )  # fmt: skip
-    # THEN nothing of it is obeyed
-    assert (done.code, done.complaint) == (0, "")
-    assert not CONTROLS.search(done.out)
     assert "alert(" not in re.sub(r"\s", "", "".join(_scripts(tmp_path / "a.html")))
     graph = json.loads((tmp_path / "a.graph.json").read_text("utf-8"))
     assert len(nx.node_link_graph(graph, edges="edges"))
@@ -152,12 +154,6 @@ def _scripts(page: Path) -> list[str]:
 def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9\x1b[31m\n.xplane.pb"))
     small_trace().write(path)
-    done = analyze(
-        "trace", path, "--html", tmp_path / "a.html", "--json", tmp_path / "a.json"
-    )
-    assert (done.code, done.complaint) == (0, "")
-    assert not CONTROLS.search(done.out)
-    missing = analyze("trace", f"{path}.gone")
-    assert missing.code == 2
-    assert missing.err.count("\n") == 1
-    assert not CONTROLS.search(missing.err.rstrip("\n"))
+    show(path, "--html", tmp_path / "a.html", "--json", tmp_path / "a.json")
+    missing = refusal("trace", f"{path}.gone")
+    assert not CONTROLS.search(missing.rstrip("\n"))

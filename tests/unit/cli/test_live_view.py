@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from builders import analyze
+from builders import refusal
 from rich.console import Console
 
 from analyzer.capture.watch.script_launch import LIVE_FILE, run_script
@@ -53,9 +53,7 @@ def test_output_of_the_script_stays_above_it(tmp_path: Path) -> None:
 def test_it_needs_a_terminal(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.touch()
-    done = analyze("trace", script, "--live")
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "--live needs a terminal" in done.err
+    assert "--live needs a terminal" in refusal("trace", script, "--live")
 
 
 SCRIPT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from analyzer.model.contract.child_messages import SizeRun
 from analyzer.model.contract.run_note import RunFile, StepConfig
 from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
 
+Fit = Callable[..., FitAnswer]
 MIB = 1 << 20
 LIMIT = 1000 * MIB
 STEP = StepConfig(
@@ -56,31 +58,34 @@ class Step:
         return folder
 
 
-def fit(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    step: Step,
-    wanted: int = 32,
-    keep: Keep = lambda answer: None,
-) -> FitAnswer:
+@pytest.fixture
+def fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fit:
+    """Return the search, with a step in place of its processes."""
     for module in (size_answers, fit_target):
         monkeypatch.setattr(module, "can_run", lambda access, options: True)
 
     monkeypatch.setattr(size_answers, "read_run_file", lambda path: RunFile(step=STEP))
-    access = StepAccess(
-        name="m", folder=tmp_path, capture=lambda *_: tmp_path, run_sizes=step.run
-    )
-    options = CaptureOptions(gpu="t4", device="gpu", batch_size=wanted)
-    question = FitQuestion(limit_bytes=LIMIT, wanted=wanted)
-    return fit_step(access, options, question, keep)
+
+    def search(
+        step: Step, wanted: int = 32, keep: Keep = lambda answer: None
+    ) -> FitAnswer:
+        access = StepAccess(
+            name="m",
+            folder=tmp_path,
+            capture=lambda *_: tmp_path,
+            run_sizes=step.run,
+        )
+        options = CaptureOptions(gpu="t4", device="gpu", batch_size=wanted)
+        question = FitQuestion(limit_bytes=LIMIT, wanted=wanted)
+        return fit_step(access, options, question, keep)
+
+    return search
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_the_largest_batch_ran_and_the_next_did_not(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_open: bool
-) -> None:
+def test_the_largest_batch_ran_and_the_next_did_not(fit: Fit, is_open: bool) -> None:
     step = Step(is_open=is_open)
-    answer = fit(monkeypatch, tmp_path, step)
+    answer = fit(step)
     assert (answer.largest, answer.failing) == (180, 182)
     assert answer.bytes_per_example == 5 * MIB
     assert answer.safe < answer.largest
@@ -92,27 +97,21 @@ def test_the_largest_batch_ran_and_the_next_did_not(
     assert (len(step.processes) == 1) == is_open
 
 
-def test_a_batch_that_does_not_fit_is_judged(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    answer = fit(monkeypatch, tmp_path, Step(), wanted=400)
+def test_a_batch_that_does_not_fit_is_judged(fit: Fit) -> None:
+    answer = fit(Step(), wanted=400)
     assert answer.wanted_fits is False
     assert 177 <= answer.largest <= 180
     assert "Batch 400 does not fit." in answer.headline
 
 
-def test_a_step_that_needs_a_fixed_batch_gets_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_step_that_needs_a_fixed_batch_gets_one(fit: Fit) -> None:
     step = Step(
         error=TargetError("the shape is not known", kind=FailureKind.INVALID_SHAPE)
     )
-    assert fit(monkeypatch, tmp_path, step).largest == 180
+    assert fit(step).largest == 180
 
 
-def test_a_step_that_xla_cannot_compile_runs_op_by_op(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_step_that_xla_cannot_compile_runs_op_by_op(fit: Fit) -> None:
     class Refused(Step):
         def run(self, options: CaptureOptions, *args: Any, **others: Any) -> Path:
             if options.jit is not False:
@@ -120,25 +119,21 @@ def test_a_step_that_xla_cannot_compile_runs_op_by_op(
 
             return super().run(options, *args, **others)
 
-    answer = fit(monkeypatch, tmp_path, Refused())
+    answer = fit(Refused())
     assert answer.largest == 180
     assert "--no-jit" in answer.options
 
 
-def test_a_fixed_batch_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_fixed_batch_is_one_line(fit: Fit) -> None:
     class Fixed(Step):
         def run(self, *_: Any, **__: Any) -> Path:
             raise InputError("a batch of 8", kind=FailureKind.FIXED_SIZE)
 
     with pytest.raises(InputError, match="The batch size of m is fixed: a batch of 8"):
-        fit(monkeypatch, tmp_path, Fixed())
+        fit(Fixed())
 
 
-def test_a_size_that_ends_a_used_process_gets_a_new_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_size_that_ends_a_used_process_gets_a_new_one(fit: Fit) -> None:
     class Damaged(Step):
         """Any size ends a process in which memory ran out before."""
 
@@ -154,13 +149,11 @@ def test_a_size_that_ends_a_used_process_gets_a_new_one(
             return super().run(*args, next_size=answer, **others)
 
     step = Damaged()
-    assert fit(monkeypatch, tmp_path, step, wanted=400).largest == 180
+    assert fit(step, wanted=400).largest == 180
     assert len(step.processes) > 1
 
 
-def test_an_interrupted_search_keeps_what_it_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_interrupted_search_keeps_what_it_found(fit: Fit) -> None:
     class Interrupted(Step):
         def run(
             self,
@@ -175,7 +168,7 @@ def test_an_interrupted_search_keeps_what_it_found(
 
     kept: list[FitAnswer] = []
     with pytest.raises(KeyboardInterrupt):
-        fit(monkeypatch, tmp_path, Interrupted(), keep=kept.append)
+        fit(Interrupted(), keep=kept.append)
     (answer,) = kept
     assert (answer.largest, answer.failing, answer.wanted_fits) == (32, None, True)
     assert answer.headline.startswith("Batch 32 fits.")

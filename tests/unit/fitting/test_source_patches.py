@@ -111,9 +111,8 @@ def test_a_choice_is_no_edit(text: str, name: str, batch: int, reason: str) -> N
 
 
 @pytest.mark.parametrize("ending", ["\n", ""])
-def test_git_applies_the_patch(ending: str, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "train.py"
+def test_git_applies_the_patch(ending: str, folder: Path) -> None:
+    file = folder / "train.py"
     text = TRAINING.rstrip("\n") + ending
     file.write_text(text)
     for name in ("half-batch", "mixed-float16", "jit"):

@@ -54,28 +54,28 @@ CONV = {"strides": [1, 1, 1, 1], "dilations": [1, 1, 1, 1], "padding": "SAME"}
 NCHW = {**CONV, "data_format": "NCHW"}
 NHWC = {**CONV, "data_format": "NHWC"}
 FILTER = size(3, 3, 16, 32)
+IMAGE, RESULT = size(8, 28, 28, 16), size(8, 28, 28, 32)
+FIRST = [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 28, 28)]  # channels first
+LAST = [(8, 28, 28, 16), (3, 3, 16, 32)], [(8, 28, 28, 32)]
 
 
 def test_a_convolution_copies_its_filter_into_cudnns_order():
-    found = plan("Conv2D", [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 28, 28)], **NCHW)
-    assert found.outputs[0].size_bytes == size(8, 32, 28, 28)
+    found = plan("Conv2D", *FIRST, **NCHW)
+    assert found.outputs[0].size_bytes == RESULT
     assert found.after_bytes == (FILTER,)
     assert found.modelled
 
 
 def test_a_convolution_on_an_amd_card_has_no_workspace_of_cudnn():
-    shapes = [(8, 28, 28, 16), (3, 3, 16, 32)], [(8, 28, 28, 32)]
-    found = plan("Conv2D", *shapes, card=find_gpu("mi210"), **NHWC)
+    found = plan("Conv2D", *LAST, card=find_gpu("mi210"), **NHWC)
     assert not any(found.workspaces_bytes)
 
 
 def test_channels_last_is_copied_where_cudnn_computes_in_nchw():
-    shapes = [(8, 28, 28, 16), (3, 3, 16, 32)], [(8, 28, 28, 32)]
-    image, result = size(8, 28, 28, 16), size(8, 28, 28, 32)
-    assert plan("Conv2D", *shapes, **NHWC).after_bytes == (image, FILTER, result)
+    assert plan("Conv2D", *LAST, **NHWC).after_bytes == (IMAGE, FILTER, RESULT)
     # Tensor cores take float32 (as TF32) in NHWC from Ampere on, float16 from Volta on.
-    assert plan("Conv2D", *shapes, card=A100, **NHWC).after_bytes == (FILTER,)
-    half = plan("Conv2D", *shapes, dtype="float16", **NHWC)
+    assert plan("Conv2D", *LAST, card=A100, **NHWC).after_bytes == (FILTER,)
+    half = plan("Conv2D", *LAST, dtype="float16", **NHWC)
     assert half.after_bytes == (FILTER // 2,)
 
 
@@ -84,10 +84,8 @@ def test_channels_last_is_copied_where_cudnn_computes_in_nchw():
     [((1, 1), "SAME", (28, 28)), ((28, 28), "VALID", (1, 1))],
 )
 def test_a_convolution_that_is_a_product_needs_no_copies(window, padding, out):
-    attrs = {**NHWC, "padding": padding}
     shapes = [(8, 28, 28, 16), (*window, 16, 32)], [(8, *out, 32)]
-    found = plan("Conv2D", *shapes, **attrs)
-    assert found.after_bytes == ()
+    assert plan("Conv2D", *shapes, **{**NHWC, "padding": padding}).after_bytes == ()
 
 
 def test_uneven_padding_copies_the_image():
@@ -102,13 +100,12 @@ def test_the_inputs_gradient_is_made_beside_the_output():
     shapes = [(4,), (3, 3, 16, 32), (8, 32, 28, 28)], [(8, 16, 28, 28)]
     found = plan("Conv2DBackpropInput", *shapes, **NCHW)
     # The output's own buffer goes when the one that was computed into becomes the output.
-    assert found.before_bytes == (size(8, 16, 28, 28), FILTER)
-    assert found.outputs[0].size_bytes == size(8, 16, 28, 28)
+    assert found.before_bytes == (IMAGE, FILTER)
+    assert found.outputs[0].size_bytes == IMAGE
     assert found.after_bytes == ()
     last = [(4,), (3, 3, 16, 32), (8, 28, 28, 32)], [(8, 28, 28, 16)]
     turned = plan("Conv2DBackpropInput", *last, **NHWC)
-    image, result = size(8, 28, 28, 16), size(8, 28, 28, 32)
-    assert turned.after_bytes == (FILTER, result, image)
+    assert turned.after_bytes == (FILTER, RESULT, IMAGE)
 
 
 def test_the_filters_gradient_is_made_in_cudnns_order():
@@ -117,7 +114,7 @@ def test_the_filters_gradient_is_made_in_cudnns_order():
     assert found.after_bytes == (FILTER,)
     last = [(8, 28, 28, 16), (4,), (8, 28, 28, 32)], [(3, 3, 16, 32)]
     found = plan("Conv2DBackpropFilter", *last, **NHWC)
-    assert found.after_bytes == (FILTER, size(8, 28, 28, 32), size(8, 28, 28, 16))
+    assert found.after_bytes == (FILTER, RESULT, IMAGE)
 
 
 @pytest.mark.parametrize(
@@ -133,17 +130,13 @@ def test_a_recurrent_layer_takes_the_measured_memory(
 ):
     states = [(batch, time, units), (batch, 1, units), (batch, 1, units)]
     inputs = [(batch, time, depth), *states[1:], (weights,), (batch,)]
-    op = call(
-        "CudnnRNNV3", inputs, [*states, None, None], rnn_mode=mode, is_training=True
-    )
-    found = gpu_device(T4).plan(op)
+    arguments = ("CudnnRNNV3", inputs, [*states, None, None])
+    found = plan(*arguments, rnn_mode=mode, is_training=True)
     assert found.outputs[3].size_bytes == pytest.approx(reserve, abs=4 * batch)
     assert found.outputs[4].way is Way.NONE
     assert found.after_bytes == (pytest.approx(workspace, rel=0.01),)
-    op = call(
-        "CudnnRNNV3", inputs, [*states, None, None], rnn_mode=mode, is_training=False
-    )
-    assert gpu_device(T4).plan(op).outputs[3].size_bytes == 0
+    idle = plan(*arguments, rnn_mode=mode, is_training=False)
+    assert idle.outputs[3].size_bytes == 0
 
 
 def test_the_reserve_space_of_batch_norm_takes_no_memory():

@@ -14,7 +14,7 @@ import pytest
 from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_json import plain_report
 from analyzer.report.document import build_document
-from analyzer.session.opening import explain, open_estimate
+from analyzer.session.opening import explain, open_result
 from analyzer.simulate.predict.predicted_recording import predict_note
 from analyzer.tracing.parse.run_folder import read_run
 
@@ -80,4 +80,4 @@ def test_the_verdict_turns_at_the_ends_of_the_least_limit():
 @cache
 def verdict_under(limit_bytes):
     asked = WhatIf(memory_limit_bytes=limit_bytes)
-    return open_estimate(FOLDER, what_if=asked).document["verdict"]
+    return open_result(FOLDER, what_if=asked).document["verdict"]

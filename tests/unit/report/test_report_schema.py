@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from builders import ROOT, SAMPLES, sample_folder
 from schemas import breaches
@@ -16,13 +17,12 @@ import analyzer
 from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_file import DiffFile, ReportFile
 from analyzer.model.contract.report_json import (
-    convert_report,
     encode_report,
     plain_report,
     read_report,
 )
 from analyzer.model.errors import TraceError
-from analyzer.session.opening import open_estimate, open_result
+from analyzer.session.opening import open_result
 
 NOTES = ROOT / "tests" / "unit" / "predict" / "notes"
 
@@ -37,7 +37,7 @@ def check(report: ReportFile | DiffFile) -> dict[str, Any]:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_samples_keep_to_it(name: str) -> None:
     written = check(open_result(sample_folder(name), search=False).report)
-    assert plain_report(convert_report(written)) == written
+    assert plain_report(msgspec.convert(written, ReportFile)) == written
 
 
 def test_estimates_differences_and_other_settings_keep_to_it() -> None:
@@ -81,7 +81,7 @@ def test_a_simulated_card_keeps_to_it(tmp_path: Path) -> None:
 def test_a_report_that_breaks_it_is_refused_in_one_line(
     change: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    written = {**check(open_estimate(NOTES / "infer", search=False).report), **change}
+    written = {**check(open_result(NOTES / "infer", search=False).report), **change}
     file = tmp_path / "report.json"
     file.write_text(json.dumps(written))
     with pytest.raises(TraceError) as refused:
@@ -93,7 +93,7 @@ def test_a_report_that_breaks_it_is_refused_in_one_line(
 def test_numbers_that_json_lacks_and_numpys_are_written() -> None:
     import numpy as np
 
-    report = open_estimate(NOTES / "infer", search=False).report
+    report = open_result(NOTES / "infer", search=False).report
     finding = dataclasses.replace(
         report.findings[0],
         evidence=({"a": float("nan"), "b": np.float64(0.5), "c": np.int64(3)},),  # type: ignore[dict-item]

@@ -23,9 +23,8 @@ from analyzer.model.contract.report_json import (
     read_saved_report,
 )
 from analyzer.report.result import Result
-from analyzer.session.opening import analyse_step, open_estimate, open_result
+from analyzer.session.opening import analyse_path, open_estimate, open_result
 from analyzer.session.target_results import save_report
-from analyzer.tracing.parse.run_folder import RunNote
 
 NOTES = ROOT / "tests" / "unit" / "predict" / "notes"
 
@@ -49,11 +48,11 @@ def predicted() -> Iterator[list[Path]]:
     """Count the folders that are predicted anew."""
     found: list[Path] = []
 
-    def counted(note: RunNote, path: Path, **options: Any) -> Analysis:
+    def counted(path: Path, **options: Any) -> Analysis:
         found.append(path)
-        return analyse_step(note, path, **options)
+        return analyse_path(path, **options)
 
-    with patch("analyzer.session.opening.analyse_step", counted):
+    with patch("analyzer.session.opening.analyse_path", counted):
         yield found
 
 

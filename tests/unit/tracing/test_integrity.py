@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from builders import SAMPLES, analyze, sample_folder, sample_trace, small_trace
+from builders import SAMPLES, refusal, sample_folder, sample_trace, small_trace
 
 import analyzer
 from analyzer.model.contract.report_file import TrustFigures
@@ -93,8 +93,7 @@ def test_a_size_that_no_machine_has_is_refused(size: int, tmp_path: Path) -> Non
     path = small_trace().allocate(900, 0x9000, size).write(tmp_path / "a.xplane.pb")
     with pytest.raises(TraceError, match="The trace is damaged: memory event 8 is of"):
         analyzer.open_trace(path)
-    done = analyze("trace", path)
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "memory event 8" in refusal("trace", path)
 
 
 def test_a_lost_end_with_its_step_marks_still_there() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from builders import LIMIT_BYTES, TraceBuilder, sample_trace, small_trace
 
 import analyzer
-from analyzer.model.contract.report_json import convert_report
+from analyzer.model.contract.report_json import read_report
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import EVENTS
 from analyzer.tracing.parse.xplane import read_trace
@@ -169,7 +168,7 @@ def test_names_longer_than_any_of_tensorflows_are_cut_and_stay_apart(
     assert len(names) == 2
     assert max(map(len, names)) < 1 << 15
     result.to_json(tmp_path / "report.json")
-    convert_report(json.loads((tmp_path / "report.json").read_bytes()))
+    read_report(tmp_path / "report.json")
 
 
 @pytest.mark.parametrize(

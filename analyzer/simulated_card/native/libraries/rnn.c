@@ -53,7 +53,7 @@ API(cudnnSetRNNDataDescriptor)(RnnData *d, int type, int layout, int time, int b
   *d = (RnnData){type, time, batch, width};
   return OK;
 }
-// The forms of simulate/kernels/cudnn_calls.py, measured on an H200 with cuDNN 9.19.
+// The forms of simulate/kernels/gpu_kernels.py, measured on an H200 with cuDNN 9.19.
 API(cudnnGetRNNTempSpaceSizes)(void *h, Rnn *r, int mode, RnnData *x, uint64_t *work,
                                uint64_t *reserve_size) {
   uint64_t rows = (uint64_t)x->time * x->batch * bytes_of(r->type);

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from builders import analyze, sample_folder
+from builders import analyze, refusal, sample_folder
 
 from analyzer.model.units import format_bytes
 from analyzer.session.opening import open_result
@@ -77,23 +77,13 @@ def test_growth_over_what_is_allowed_exits_with_4(
         (CNN, CNN, "--html", "same.out", "--json", "same.out"),
     ],
 )
-def test_bad_input_is_one_line(
-    arguments: tuple[str | Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ended = analyze("diff", *arguments)
-    assert ended.code == 2
-    assert ended.out == ""
-    assert ended.err.startswith("analyze: ")
-    assert ended.err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+def test_bad_input_is_one_line(arguments: tuple[str | Path, ...], folder: Path) -> None:
+    assert refusal("diff", *arguments).startswith("analyze: ")
+    assert list(folder.iterdir()) == []
 
 
-def test_a_folder_from_elsewhere_continues_with_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(CNN, tmp_path / "cnn")  # its target is traces/models.py:cnn
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_from_elsewhere_continues_with_itself(folder: Path) -> None:
+    shutil.copytree(CNN, folder / "cnn")  # its target is traces/models.py:cnn
     ended = analyze("trace", "cnn")
     assert ended.out.endswith("Next: analyze trace cnn --html report.html\n")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import numpy as np
 import pytest
 from builders import parse_page
@@ -12,8 +13,8 @@ from make_recording import Made, make_recording
 from msgspec.structs import replace
 from test_page_columns import unpack
 
-from analyzer.model.contract.report_file import ProgramFigures
-from analyzer.model.contract.report_json import convert_report, plain_report
+from analyzer.model.contract.report_file import ProgramFigures, ReportFile
+from analyzer.model.contract.report_json import plain_report
 from analyzer.model.contract.run_note import Failure
 from analyzer.report.page import payload as payload_module
 from analyzer.report.page.build import render, render_inline, steps_chart
@@ -113,7 +114,7 @@ def test_readers_come_from_the_graph(made: Made) -> None:
 def test_the_summary_for_a_notebook_has_no_script(made: Made) -> None:
     document = made.document
     document["findings"][0]["title"] = HOSTILE
-    text = render_inline(convert_report(document))
+    text = render_inline(msgspec.convert(document, ReportFile))
     assert "<script" not in text
     assert "alert(1)" in text
     assert f"{made.document['peak']['requested_bytes']:,} bytes" in text
