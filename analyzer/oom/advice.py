@@ -81,7 +81,7 @@ _ADVICE = {
     "batches": (
         "Call the model in batches: model.predict(x, batch_size=32), or a tf.data pipeline with "
         "batch().",
-        "The first axis of {shape} is a whole data set in one call.",
+        "The first axis of {shape} looks like a whole data set in one call.",
     ),
     "small_request": (
         "Find what fills the machine's memory: caches of the input pipeline, arrays, other "

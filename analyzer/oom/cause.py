@@ -234,7 +234,7 @@ def _judge_by_map(failure: LoggedFailure, want: Range) -> Judgement:
     if failure.map and failure.map.count("_") <= _NEARLY_FULL:
         return (
             Cause.FULL,
-            "Only {marks} % of the pool was free when {want} were requested.",
+            "{marks} % of the pool was free when {want} were requested.",
         )
 
     if failure.map:
