@@ -306,7 +306,7 @@ def _write_notes(log: Log) -> Iterator[str]:
     if log.large_allocation and not log.failures:
         yield (
             f"TensorFlow asked for {format_bytes(log.large_allocation)} of host memory at once, "
-            "a tenth or more of what was free. That is a warning, no failure."
+            "a tenth or more of what was free: a warning, not by itself a failure."
         )
 
     if log.refusals and not log.failures:
