@@ -44,11 +44,11 @@ class CardList(ReportRecord, frozen=True, kw_only=True):
 
 def gpus(
     search: Annotated[
-        str,
+        list[str] | None,
         options.argument(
             "Words of a card's name, or a compute capability: 4090, a100, 8.9."
         ),
-    ] = "",
+    ] = None,
     json: options.Json = None,
     full: options.Full = False,
     force: options.Force = False,
@@ -57,11 +57,12 @@ def gpus(
     """List the cards of the catalogue, by search words or with -v all."""
     check_paths(json, force=force)
 
-    if search.strip().lower() == "list":
-        search = ""
+    words = " ".join(search or ())
+    if words.strip().lower() == "list":
+        words = ""
         verbose = True
 
-    listing = _list_cards(search)
+    listing = _list_cards(words)
     text = encode_report(listing)
 
     output = json_output(json, lambda path: write_text(path, text), is_full=full)

@@ -388,6 +388,9 @@ def _explain_missing_trace(
     if end.unread:
         return f"{ended}; its trace cannot be read: {end.unread}"
 
+    if end.status and (end.note is not None or not end.has_tensorflow):
+        return f"{ended} before any step was traced."
+
     if not end.has_tensorflow:
         return (
             f"{ended} and never imported TensorFlow: no step was traced. If it runs "
