@@ -99,7 +99,9 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "no planes": (write(b"\x22\x04host"), "no profiler planes"),
     "missing": (
-        lambda folder: write(b"", "step.xplane.pb")(folder) and folder / "stp.xplane.pb",
+        lambda folder: (
+            write(b"", "step.xplane.pb")(folder) and folder / "stp.xplane.pb"
+        ),
         "stp.xplane.pb. Did you mean step.xplane.pb?",
     ),
     "folder without a trace": (empty_folder, "holds no trace"),
