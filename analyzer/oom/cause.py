@@ -17,6 +17,7 @@ from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
 from analyzer.oom.figures import find_dominant_size
 from analyzer.oom.wordings import (
     LIBRARY_BYTES,
+    NAMES,
     OTHER_CAUSES,
     difference,
     round_up_request,
@@ -130,19 +131,9 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
         )
         title = f"{failure.component} failed to start, {reason}"
 
-    phrases = {
-        "request": "{} requested",
-        "free": "{} free",
-        "total": "the card has {}",
-        "in_use": "{} in use",
-        "limit": "the limit is {}",
-        "resident": "the process held {}",
-        "asked": "TensorFlow had asked for {} at once",
-    }
-
     figures = [
         phrase.format(format_bytes(printed[name].middle))
-        for name, phrase in phrases.items()
+        for name, phrase in NAMES["phrases"].items()
         if name in printed
     ]
 

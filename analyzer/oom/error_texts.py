@@ -10,12 +10,12 @@ import re
 
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.oom_file import OomBuffer
-from analyzer.model.tables import read_table
 from analyzer.model.units import Range
 from analyzer.oom.failures import FailedAllocator, LoggedFailure, Process
 from analyzer.oom.lines import LogLine
 from analyzer.oom.wordings import (
     FACTS,
+    NAMES,
     OTHER_CAUSES,
     find,
     parse_shape,
@@ -23,8 +23,6 @@ from analyzer.oom.wordings import (
     read_groups,
 )
 
-# Names of other frameworks by package, folder or error, and of libraries by their prefix.
-_NAMES = read_table("oom/names.toml", dict[str, dict[str, str]])
 _NEAR = 200  # lines after a failure that may have its figures
 _AFFIXES = re.compile(r"^kib_|_\d$")
 
@@ -250,7 +248,7 @@ def take_other_cause(process: Process, line: LogLine) -> bool:
     """Read a failure of another component, or its figures; return False if the line has neither."""
     text = line.text
     if framework := find("framework", line.file + text):
-        process.framework = _NAMES["frameworks"].get(read_groups(framework)["name"], "")
+        process.framework = NAMES["frameworks"].get(read_groups(framework)["name"], "")
 
     for name in OTHER_CAUSES:
         if name != "unknown" and take_report(process, line, name):
@@ -313,7 +311,7 @@ def _name_cause(
     is_foreign = failure.kind is FailedAllocator.OTHER
     owner = framework or ("another framework" if is_foreign else "TensorFlow")
 
-    library = _NAMES["libraries"].get(library.lower(), library) or "A CUDA library"
+    library = NAMES["libraries"].get(library.lower(), library) or "A CUDA library"
     failure.title = row.title.format(library=library, framework=owner)
     failure.component = row.component or library
 
