@@ -215,9 +215,8 @@ def _check_options(
 ) -> None:
     """Refuse options that do not apply to the target or the device."""
     if capture.prove:
-        reason = "and --prove exclude each other"
         options.refuse_options(
-            reason,
+            "and --prove exclude each other",
             "Leave one out.",
             what_if=capture.what_if,
             patch=capture.patch,
