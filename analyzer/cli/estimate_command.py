@@ -94,9 +94,6 @@ def estimate(
     _check_options(spec, chosen, capture)
     place.check(spec)
 
-    if spec.kind is not TargetKind.TRACE:
-        name_device(capture.gpu, is_quiet=outputs.quiet)
-
     names = None
 
     if capture.what_if or capture.patch is not None:
@@ -132,6 +129,9 @@ def estimate(
                 place,
                 outputs,
             )
+
+        if spec.kind is not TargetKind.TRACE:
+            name_device(capture.gpu, is_quiet=outputs.quiet)
 
         place.conclude(result, spec, folder, outputs)
 
