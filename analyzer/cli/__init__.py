@@ -20,15 +20,23 @@ from analyzer.model.errors import (
 )
 from analyzer.model.interrupts import Terminated, collect_rarely, raise_on_signals
 
-_WRITE_ERRORS = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
-)
-
 # System errors outside our control: a full disk, missing permissions, no more processes.
-_SYSTEM_ERRORS = _WRITE_ERRORS | {
-    *(errno.EROFS, errno.EACCES, errno.EPERM),
-    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
-}
+_SYSTEM_ERRORS = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.EBADF,
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EAGAIN,
+    }
+)
 
 
 class ScriptStatus(SystemExit):
@@ -139,13 +147,7 @@ def _guarded(call: Callable[[], int]) -> int:
         if error.errno not in _SYSTEM_ERRORS:
             raise
 
-        unnamed = (
-            "Standard output or a file"
-            if error.errno in _WRITE_ERRORS
-            else "The machine"
-        )
-
-        _report(f"{error.filename or unnamed}: {error.strerror}.")
+        _report(f"{error.filename or 'This machine'}: {error.strerror}.")
     except MemoryError:
         _report("There is not enough host memory for the analysis itself.")
     except ImportError as error:

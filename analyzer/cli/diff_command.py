@@ -118,8 +118,12 @@ def _find_difference(
 
         return find_commit(str(a), str(b), given, folder)
 
-    needs = "needs a git range: analyze diff v1..HEAD train.py:build_model"
-    options.refuse_options(needs, "Leave it out.", batch_size=batch_size, gpu=gpu)
+    options.refuse_options(
+        "needs a git range: analyze diff v1..HEAD train.py:build_model",
+        "Leave it out.",
+        batch_size=batch_size,
+        gpu=gpu,
+    )
 
     for path in (a, b):
         if not path.exists():

@@ -1,16 +1,15 @@
 """``analyze estimate TARGET``: estimate the memory of a step without its device."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from analyzer.capture.targets import target_spec
 from analyzer.cli import shared_options as options
-from analyzer.cli.gpus_command import name_variant
+from analyzer.cli.gpus_command import name_device
 from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import print_news, progress_bar
 from analyzer.model.contract.capture_request import (
@@ -95,9 +94,6 @@ def estimate(
     _check_options(spec, chosen, capture)
     place.check(spec)
 
-    if capture.gpu:
-        name_variant(capture.gpu)
-
     names = None
 
     if capture.what_if or capture.patch is not None:
@@ -107,8 +103,20 @@ def estimate(
 
     with place.folder_for(spec) as folder:
         with progress_bar(outputs.progress):
-            saving = {"force": outputs.force, "save": not place.no_save}
-            result = _make_result(spec, chosen, folder, saving, what_if)
+            if spec.kind is TargetKind.TRACE:
+                result = open_estimate(folder, what_if=what_if)
+            else:
+                from analyzer.session.target_results import estimate_target
+
+                save = not place.no_save
+                result = estimate_target(
+                    spec,
+                    chosen,
+                    folder,
+                    force=outputs.force,
+                    save=save,
+                    what_if=what_if,
+                )
 
         if names is not None or capture.prove:
             result = _add_remedies(
@@ -122,32 +130,13 @@ def estimate(
                 outputs,
             )
 
-        if not (chosen.gpu or spec.kind is TargetKind.TRACE or outputs.quiet):
-            print(
-                "Estimate for this machine's CPU; add --gpu NAME for a card.",
-                file=sys.stderr,
-            )
+        if spec.kind is not TargetKind.TRACE:
+            name_device(capture.gpu, is_quiet=outputs.quiet)
 
         place.conclude(result, spec, folder, outputs)
 
     if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
-
-
-def _make_result(
-    spec: TargetSpec,
-    chosen: CaptureOptions,
-    out: Path,
-    saving: dict[str, Any],
-    what_if: WhatIf,
-) -> Result:
-    """Open the finished estimate, or capture and predict the target into ``out``."""
-    if spec.kind is TargetKind.TRACE:
-        return open_estimate(Path(spec.path), what_if)
-
-    from analyzer.session.target_results import estimate_target
-
-    return estimate_target(spec, chosen, out, **saving, what_if=what_if)
 
 
 def _add_remedies(
@@ -226,9 +215,8 @@ def _check_options(
 ) -> None:
     """Refuse options that do not apply to the target or the device."""
     if capture.prove:
-        reason = "and --prove exclude each other"
         options.refuse_options(
-            reason,
+            "and --prove exclude each other",
             "Leave one out.",
             what_if=capture.what_if,
             patch=capture.patch,

@@ -1,6 +1,5 @@
 """``analyze fit TARGET``: find the largest batch that fits, and changes that make more fit."""
 
-import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from msgspec.structs import replace as replace_fields
 from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.cards.catalogue import read_prices
 from analyzer.cli import shared_options as options
-from analyzer.cli.gpus_command import name_variant
+from analyzer.cli.gpus_command import name_device
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import print_news, progress_bar
 from analyzer.fitting.fit_answer import FitAnswer, describe_cards
@@ -93,13 +92,8 @@ def fit(
     is_all = asked.gpu.strip().lower() == "all"
     chosen, question = _make_question(asked, step, is_all)
 
-    if chosen.gpu:
-        name_variant(asked.gpu)
-    elif not is_all and not outputs.quiet:
-        print(
-            "Answer for this machine's CPU; add --gpu NAME for a card.",
-            file=sys.stderr,
-        )
+    if not is_all:
+        name_device(asked.gpu, is_quiet=outputs.quiet)
 
     search = fit_all_cards if is_all else fit_target
     known: list[FitAnswer] = []

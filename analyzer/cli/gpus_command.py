@@ -1,6 +1,5 @@
 """``analyze gpus``: the catalogue of cards."""
 
-import sys
 from typing import Annotated
 
 from msgspec import field, structs
@@ -9,6 +8,7 @@ from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.cards.catalogue import gpus_named
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, json_output, print_answer, write_all
+from analyzer.cli.stdout import print_news
 from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.contract.report_json import encode_report
 from analyzer.report.output_files import write_text
@@ -44,11 +44,11 @@ class CardList(ReportRecord, frozen=True, kw_only=True):
 
 def gpus(
     search: Annotated[
-        str,
+        list[str] | None,
         options.argument(
             "Words of a card's name, or a compute capability: 4090, a100, 8.9."
         ),
-    ] = "",
+    ] = None,
     json: options.Json = None,
     full: options.Full = False,
     force: options.Force = False,
@@ -57,11 +57,12 @@ def gpus(
     """List the cards of the catalogue, by search words or with -v all."""
     check_paths(json, force=force)
 
-    if search.strip().lower() == "list":
-        search = ""
+    words = " ".join(search or ())
+    if words.strip().lower() == "list":
+        words = ""
         verbose = True
 
-    listing = _list_cards(search)
+    listing = _list_cards(words)
     text = encode_report(listing)
 
     output = json_output(json, lambda path: write_text(path, text), is_full=full)
@@ -69,18 +70,24 @@ def gpus(
         _print(listing, is_verbose=verbose)
 
 
-def name_variant(name: str) -> None:
-    """Print which card of the catalogue is meant, if several match the name of one."""
-    if "," in normalize_cards(name):
-        return
+def name_device(name: str, *, is_quiet: bool) -> None:
+    """Print the answer's device if no card is named, or if several match the name of one."""
+    line = "Answer for this machine's CPU; add --gpu NAME for a card."
 
-    card, *others = gpus_named(name)
-    if others:
+    if name:
+        if "," in normalize_cards(name):
+            return
+
+        card, *others = gpus_named(name)
+        if not others:
+            return
+
         rest = ", ".join(one.id for one in others[:_NAMED])
-        print(
-            f"--gpu {printable(name, 40)} is {card.id} here, not {rest} (analyze gpus).",
-            file=sys.stderr,
+        line = (
+            f"--gpu {printable(name, 40)} is {card.id} here, not {rest} (analyze gpus)."
         )
+
+    print_news(line, is_quiet=is_quiet)
 
 
 def _list_cards(search: str) -> CardList:

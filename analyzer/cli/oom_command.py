@@ -57,8 +57,11 @@ def oom(
     outputs.check(*([] if log == "-" else [Path(log)]))
 
     if not target:
-        hint = "Name the model: --target TARGET."
-        options.refuse_options("needs --target", hint, reproduce=reproduce)
+        options.refuse_options(
+            "needs --target",
+            "Name the model: --target TARGET.",
+            reproduce=reproduce,
+        )
 
     if not reproduce:
         options.refuse_options(

@@ -254,8 +254,11 @@ class RunPlace:
             )
 
         if self.no_save:
-            reason = "and --no-save exclude each other"
-            options.refuse_options(reason, "Leave one out.", out=self.out)
+            options.refuse_options(
+                "and --no-save exclude each other",
+                "Leave one out.",
+                out=self.out,
+            )
 
     @contextlib.contextmanager
     def folder_for(self, spec: TargetSpec) -> Iterator[Path]:

@@ -190,9 +190,12 @@ def trace(
             hint="Leave them out; options come before --.",
         )
 
-    reason = "cannot be used without a script"
-    scripts_only = {"warmup": capture.warmup, "live": capture.live}
-    options.refuse_options(reason, "Leave it out.", **scripts_only)
+    options.refuse_options(
+        "cannot be used without a script",
+        "Leave it out.",
+        warmup=capture.warmup,
+        live=capture.live,
+    )
     _trace_step(spec, chosen, what_if, place, outputs, capture)
 
 
@@ -257,9 +260,11 @@ def _check_options(
         )
     else:
         check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
-        reason = f"cannot be used with {spec.text}, which shows the step as it ran"
-        hint = "Leave it out; the page of --html FILE judges the step on other cards."
-        options.refuse_options(reason, hint, gpu=chosen.gpu)
+        options.refuse_options(
+            f"cannot be used with {spec.text}, which shows the step as it ran",
+            "Leave it out; the page of --html FILE judges the step on other cards.",
+            gpu=chosen.gpu,
+        )
 
 
 def _trace_step(
@@ -387,6 +392,9 @@ def _explain_missing_trace(
         return f"{spec.text} was interrupted before any step was traced."
     if end.unread:
         return f"{ended}; its trace cannot be read: {end.unread}"
+
+    if end.status and (end.note is not None or not end.has_tensorflow):
+        return f"{ended} before any step was traced."
 
     if not end.has_tensorflow:
         return (

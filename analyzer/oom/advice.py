@@ -11,126 +11,14 @@ from collections.abc import Iterator
 from analyzer.cards import memory_limit
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.contract.oom_file import OomAdvice
+from analyzer.model.tables import read_table
 from analyzer.oom.cause import Words
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
 from analyzer.oom.figures import find_batch, find_dominant_size, is_data_set, is_weight
 from analyzer.oom.wordings import OTHER_CAUSES
 
-# Actions and reasons with names of figures in braces, by cause or by name in ``wordings.toml``.
-_ADVICE = {
-    "held-by-others": (
-        "Stop the other processes on the card (nvidia-smi lists them), or use another card.",
-        "A process can only take what the others leave free.",
-    ),
-    "wasted-in-chunks": (
-        "Split chunks sooner (internal_fragmentation_fraction of GPUOptions.experimental), "
-        "or keep tensor sizes the same from step to step.",
-        "Unused bytes inside chunks would have been enough for the request.",
-    ),
-    "beside-the-pool": (
-        "Leave room for the libraries with a memory limit below the card's memory or with memory "
-        "growth, and check with nvidia-smi whether another process holds the card.",
-        "The library takes its memory from the driver, not from the pool.",
-    ),
-    "host": (
-        "Check the input pipeline for shuffle buffers, caches and large arrays, or give the "
-        "machine or the container more memory.",
-        "The machine's memory ran out, not a card's.",
-    ),
-    "whose": (
-        "Ask the program that wrote the line; nvidia-smi shows the memory of cards, free -h the "
-        "machine's.",
-        "The line does not say whose memory ran out.",
-    ),
-    "shared_memory": (
-        "Enlarge /dev/shm (docker run --shm-size=8g; an emptyDir with medium: Memory in "
-        "Kubernetes), or use fewer workers.",
-        "Workers pass data through shared memory, 64 MiB in a container by default.",
-    ),
-    "job_limit": (
-        "Raise the memory limit of the container or the job, or reduce what it holds: "
-        "shuffle buffers, caches, workers, large arrays.",
-        "The process was killed at the limit; it could not report where the memory went.",
-    ),
-    "killed": (
-        "Look for an OOM kill in dmesg, kubectl describe pod, docker inspect or the job's report.",
-        "The log of the process itself cannot tell who killed it.",
-    ),
-    "smaller": (
-        "Use a smaller batch, input or model, or a device with more memory.",
-        "Activations shrink with batch and input.",
-    ),
-    "kernel": (
-        "Use smaller blocks in this kernel, or report it to XLA.",
-        "The scratch memory of a core holds the blocks of a kernel, not the batch.",
-    ),
-    "weight": (
-        "Use a smaller layer or table, an optimizer with less state, or a device with more memory.",
-        "The request is for a variable or its update, which no batch size changes. A smaller batch "
-        "frees only activations.",
-    ),
-    "smaller_batch": (
-        "Use a smaller batch (now {batch:,}, if it is the first axis of {shape}), input or model.",
-        "Activations shrink with the batch.",
-    ),
-    "known_batch": (
-        "Use a smaller batch: at most {most:,} of {batch:,}, if the first axis of {shape} is it.",
-        "Up to {place} are free in one piece, and all tensors of this size shrink with the "
-        "batch; the others are not counted.",
-    ),
-    "batches": (
-        "Call the model in batches: model.predict(x, batch_size=32), or a tf.data pipeline with "
-        "batch().",
-        "The first axis of {shape} is a whole data set in one call.",
-    ),
-    "small_request": (
-        "Find what fills the machine's memory: caches of the input pipeline, arrays, other "
-        "programs.",
-        "The request is only {size}.",
-    ),
-    "async": (
-        "Try TF_GPU_ALLOCATOR=cuda_malloc_async (TensorFlow 2.5 and later), which can combine "
-        "free memory that is not contiguous.",
-        "{free} were free, more than the request.",
-    ),
-    "growth": (
-        "Turn memory growth off: TensorFlow then takes its pool at the start, as one region.",
-        "The pool has {pieces} regions, and no chunk spans two of them.",
-    ),
-    "shapes": (
-        "Keep shapes the same from step to step, and allocate the largest tensors first.",
-        "A freed chunk then fits the next request.",
-    ),
-    "limit": (
-        "Raise the memory limit, or stop other processes on the card.",
-        "The card has {card}; the limit of this process was {limit}: it was set, or other "
-        "processes held the card when TensorFlow started.",
-    ),
-    "pinned_limit": (
-        "Raise TF_GPU_HOST_MEM_LIMIT_IN_MB, the limit of pinned host memory.",
-        "The host's allocator failed, not the card's.",
-    ),
-    "pinned": (
-        "Hold less host memory (shuffle buffers, caches, prefetched batches), or give the "
-        "machine or the container more of it.",
-        "Pinned memory is host memory.",
-    ),
-    "refused": (
-        "Find out with nvidia-smi which process holds the rest of the card; stop it, or use "
-        "another card.",
-        "The driver refused although the limit left room.",
-    ),
-    "list": (
-        "Look for a list, a dictionary or a loop that keeps each step's tensors; keep Python "
-        "numbers instead.",
-        "{many:,} chunks of {chunk} are alive at once.",
-    ),
-    "constant": (
-        "Keep the data set on the host: use tf.data with a generator or files, or convert it "
-        'under tf.device("CPU").',
-        "A whole array became a constant on the device.",
-    ),
-}
+# An action and its reason by name.
+_ADVICE = read_table("oom/advice.toml", dict[str, tuple[str, str]])
 _CONSTANT_OPS = ("EagerConst", "_EagerConst")
 _LARGE_BYTES = 64 << 20  # of a tensor that explains a failure by itself
 

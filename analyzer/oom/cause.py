@@ -17,6 +17,7 @@ from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
 from analyzer.oom.figures import find_dominant_size
 from analyzer.oom.wordings import (
     LIBRARY_BYTES,
+    NAMES,
     OTHER_CAUSES,
     difference,
     round_up_request,
@@ -130,19 +131,9 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
         )
         title = f"{failure.component} failed to start, {reason}"
 
-    phrases = {
-        "request": "{} requested",
-        "free": "{} free",
-        "total": "the card has {}",
-        "in_use": "{} in use",
-        "limit": "the limit is {}",
-        "resident": "the process held {}",
-        "asked": "TensorFlow had asked for {} at once",
-    }
-
     figures = [
         phrase.format(format_bytes(printed[name].middle))
-        for name, phrase in phrases.items()
+        for name, phrase in NAMES["phrases"].items()
         if name in printed
     ]
 
@@ -234,7 +225,7 @@ def _judge_by_map(failure: LoggedFailure, want: Range) -> Judgement:
     if failure.map and failure.map.count("_") <= _NEARLY_FULL:
         return (
             Cause.FULL,
-            "Only {marks} % of the pool was free when {want} were requested.",
+            "{marks} % of the pool was free when {want} were requested.",
         )
 
     if failure.map:

@@ -15,6 +15,7 @@ from analyzer.oom.failures import FailedAllocator, LoggedFailure, Process
 from analyzer.oom.lines import LogLine
 from analyzer.oom.wordings import (
     FACTS,
+    NAMES,
     OTHER_CAUSES,
     find,
     parse_shape,
@@ -22,26 +23,11 @@ from analyzer.oom.wordings import (
     read_groups,
 )
 
-# Names of other frameworks by package, folder or error.
-_FRAMEWORKS = {
-    "jax": "JAX",
-    "jaxlib": "JAX",
-    "XlaRuntimeError": "JAX",
-    "xla": "JAX",  # the folder of its sources in JAX's logs
-    "torch": "PyTorch",
-    "torch_xla": "PyTorch/XLA",
-    "paddle": "PaddlePaddle",
-    "mxnet": "MXNet",
-    "MXNet": "MXNet",
-    "cupy": "CuPy",
-    "onnxruntime": "ONNX Runtime",
-}
 _NEAR = 200  # lines after a failure that may have its figures
 _AFFIXES = re.compile(r"^kib_|_\d$")
 
 # Texts that report a request for memory, in the order in which they are tried.
 _ERRORS = ("tensor_error", "module_error", "error_without_size", "copy_error")
-_LIBRARIES = {"dnn": "cuDNN", "cudnn": "cuDNN", "cublas": "cuBLAS"}
 
 
 def take_error_text(process: Process, line: LogLine) -> bool:
@@ -262,7 +248,7 @@ def take_other_cause(process: Process, line: LogLine) -> bool:
     """Read a failure of another component, or its figures; return False if the line has neither."""
     text = line.text
     if framework := find("framework", line.file + text):
-        process.framework = _FRAMEWORKS.get(read_groups(framework)["name"], "")
+        process.framework = NAMES["frameworks"].get(read_groups(framework)["name"], "")
 
     for name in OTHER_CAUSES:
         if name != "unknown" and take_report(process, line, name):
@@ -325,7 +311,7 @@ def _name_cause(
     is_foreign = failure.kind is FailedAllocator.OTHER
     owner = framework or ("another framework" if is_foreign else "TensorFlow")
 
-    library = _LIBRARIES.get(library.lower(), library) or "A CUDA library"
+    library = NAMES["libraries"].get(library.lower(), library) or "A CUDA library"
     failure.title = row.title.format(library=library, framework=owner)
     failure.component = row.component or library
 

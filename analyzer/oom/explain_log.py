@@ -138,7 +138,7 @@ def _join_repeated(log: Log) -> None:
 
 _MOST_SIZES = 200  # of one failure
 _LONGEST = 2000  # characters of a failure's text
-_LONGEST_ERROR = 160  # characters of another error
+_LONGEST_ERROR_END = 80  # characters of each end of another error
 _SIZES = (
     "limit",
     "in_use",
@@ -279,13 +279,16 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
             f"{format_bytes(run.last_bytes)} in the smallest request."
         )
 
-    if log.tolerated:
-        return "No out-of-memory failure: TensorFlow recovered from the requests in the warnings."
-
     error = log.other_error
     if error is not None:
-        text = error.text.strip()[:_LONGEST_ERROR]
+        text = error.text.strip()
+        if len(text) > 2 * _LONGEST_ERROR_END:
+            text = f"{text[:_LONGEST_ERROR_END]} … {text[-_LONGEST_ERROR_END:]}"
+
         return f"No line reports exhausted memory; the last error is line {error.number:,}: {text}"
+
+    if log.tolerated:
+        return "No out-of-memory failure: TensorFlow recovered from the requests in the warnings."
 
     return "No out-of-memory failure in this log."
 
@@ -296,14 +299,14 @@ def _write_notes(log: Log) -> Iterator[str]:
     for allocator, (count, largest) in log.tolerated.items():
         if allocator not in failed:
             yield (
-                f"{allocator} warned {times(count)} of a failed request (at most {largest}) from "
-                "which the program recovered; it prints at most ten such warnings."
+                f"{allocator} warned {times(count)} of a failed request (at most {largest}) that "
+                "TensorFlow could do without; it prints at most ten such warnings."
             )
 
     if log.large_allocation and not log.failures:
         yield (
             f"TensorFlow asked for {format_bytes(log.large_allocation)} of host memory at once, "
-            "a tenth or more of what was free. That is a warning, no failure."
+            "a tenth or more of what was free: a warning, not by itself a failure."
         )
 
     if log.refusals and not log.failures:

@@ -10,7 +10,7 @@ from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.oom_file import AskedFor, OomSize
 from analyzer.model.units import GRANULE_BYTES, Range
 from analyzer.oom.failures import FailedAllocator, LoggedFailure
-from analyzer.oom.wordings import difference, round_up_request
+from analyzer.oom.wordings import difference, find, round_up_request
 
 
 def find_request(failure: LoggedFailure) -> AskedFor | None:
@@ -148,35 +148,6 @@ _LARGEST_BATCH = 1 << 16  # a longer first axis is a data set, or a variable's
 _LARGEST_KERNEL = 16  # elements along an axis of a convolution's kernel
 _CUDNN_KERNELS = ((1, 1), (3, 3), (5, 5))  # few activations are as small
 
-# Parts of the names of ops whose results have the shape of a variable. The last one makes the dense
-# gradient of an embedding.
-_WEIGHT_OPS = (
-    "adam/",
-    "sgd/",
-    "rmsprop/",
-    "adagrad/",
-    "optimizer",
-    "train_op",
-    "apply",
-    "assign",
-    "initializer",
-    "regularizer",
-    "truncatednormal",
-    "truncated_normal",
-    "variable",
-    "unsortedsegmentsum",
-)
-
-# Parts of the names of ops that create or update a variable, or multiply with joined axes. The first
-# axis of their results is not the batch.
-_VARIABLE_OPS = (
-    *_WEIGHT_OPS,
-    "random_uniform",
-    "randomuniform",
-    "const",
-    "tensordot/",
-)
-
 
 def find_batch(failure: LoggedFailure) -> int:
     """Return the first axis of the request; 0 if it is not the batch, as in a variable's update."""
@@ -199,7 +170,7 @@ def is_weight(failure: LoggedFailure) -> bool:
     is_product = len(failure.shape or ()) == 2 and "gradient" in names
     is_gradient = is_product and "matmul" in names
 
-    return is_gradient or any(word in names for word in _WEIGHT_OPS)
+    return is_gradient or find("weight_op", names) is not None
 
 
 def _names_of(failure: LoggedFailure) -> str:
@@ -210,7 +181,7 @@ def _names_of(failure: LoggedFailure) -> str:
 def _count_examples(failure: LoggedFailure) -> int:
     """Return the first axis of the request; 0 if it does not count examples."""
     shape = failure.shape or ()
-    is_variable = any(word in _names_of(failure) for word in _VARIABLE_OPS)
+    is_variable = find("variable_op", _names_of(failure)) is not None
 
     # the kernel of a convolution: height, width and channels, in cuDNN's order the channels first
     is_kernel = len(shape) == 4 and shape[0] == shape[1] <= _LARGEST_KERNEL

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from analyzer.model.contract.oom_file import OomDocument, OomFailure, OomPlan
 from analyzer.model.units import Range, format_bytes
 from analyzer.oom.failures import LoggedFailure
+from analyzer.oom.wordings import NAMES
 from analyzer.report.render.sections import (
     COLUMNS,
     Block,
@@ -160,21 +161,6 @@ def _draw(
 _MOST_FAILURES = 5  # in full; the others are only counted
 _MOST_ROWS = 8  # of a table
 _SIZE = TableColumn("size", "bytes")
-_PLACEHOLDERS = {
-    "TARGET": "your model, such as train.py:build_model",
-    "CARD": "your card, such as t4",
-    "SCRIPT": "your script, such as train.py",
-}
-_FIGURES = {
-    "limit_bytes": "limit",
-    "in_use_bytes": "in use",
-    "peak_in_use_bytes": "most ever in use",
-    "pool_bytes": "taken by the pool",
-    "free_bytes": "free",
-    "largest_hole_bytes": "largest free chunk",
-    "waste_bytes": "unused inside chunks",
-    "room_bytes": "allowed by the limit, not taken",
-}
 
 
 def build_sections(
@@ -202,7 +188,7 @@ def build_sections(
 
     lead = [Paragraph(_first_action(one), "strong") for one in document.failures[:1]]
     command = document.next_command or ""
-    unknown = [text for name, text in _PLACEHOLDERS.items() if name in command]
+    unknown = [text for name, text in NAMES["placeholders"].items() if name in command]
 
     if unknown:
         lead.append(Paragraph(f"Name {' and '.join(unknown)}, for: {command}"))
@@ -315,7 +301,7 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
 
 
 def _list_figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
-    for name, label in _FIGURES.items():
+    for name, label in NAMES["figures"].items():
         size = getattr(failure, name)
         if size is None:
             continue

@@ -45,6 +45,9 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 _ROWS = read_table("oom/wordings.toml", dict[str, Wording])
 
+# Words of the report for names in a log, figures and placeholders.
+NAMES = read_table("oom/names.toml", dict[str, dict[str, str]])
+
 # Ways to run out of memory beside TensorFlow's own allocators.
 OTHER_CAUSES = {name: row for name, row in _ROWS.items() if row.kind}
 PATTERNS = {name: _compile(row.pattern) for name, row in _ROWS.items()}

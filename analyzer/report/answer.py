@@ -97,8 +97,14 @@ def verdict_line(report: ReportFile) -> str:
         )
 
     growth, is_known = _describe_growth(report)
+    if is_known:
+        return growth
 
-    return growth if is_known else _largest_categories(report)
+    start = ""
+    if program is not None and program.whole_run:
+        start = "No call repeated as a step. "
+
+    return start + _largest_categories(report)
 
 
 def _find_growth(report: ReportFile) -> str:

@@ -191,10 +191,10 @@ def _make_trainable(
     if not was_compiled:
         jit = {} if options.jit is None else {"jit_compile": options.jit}
         _compile(model, {"optimizer": optimizer, "loss": loss, **jit})
-        reason = "as asked" if options.loss else "it fits the output"
+        reason = "as asked" if options.loss else "chosen by the output"
         messages.append(
-            f"The model is not compiled: {type(optimizer).__name__} and the loss "
-            f"{format_losses(loss)} are used ({reason})."
+            f"The model is not compiled. Optimizer: {type(optimizer).__name__}; loss: "
+            f"{format_losses(loss)} ({reason})."
         )
     elif optimizer is not None or loss is not None:
         messages.append(_recompile(model, optimizer, loss))

@@ -24,7 +24,12 @@ from analyzer.model.contract.capture_request import (
     TargetSpec,
 )
 from analyzer.model.contract.run_note import MOST_STEPS
-from analyzer.model.errors import FailureKind, InputError, TargetError
+from analyzer.model.errors import (
+    FailureKind,
+    InputError,
+    TargetError,
+    suggest_names,
+)
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, parse_bytes
 from analyzer.tracing.parse.logdir import is_trace, suggest_command
@@ -33,7 +38,7 @@ OPTIMIZER = "adam"  # the optimizer of a model that is not compiled
 _MODULE_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _FORMS = (
     "Give keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or .h5 file, a "
-    "SavedModel folder, a logdir or an .xplane.pb."
+    "SavedModel folder, a script, a logdir or an .xplane.pb."
 )
 
 
@@ -119,7 +124,10 @@ def _suggest_form(text: str) -> str:
     if text.isidentifier():
         return f"Did you mean keras:{text}, or file.py:{text}?"
 
-    return _FORMS
+    folder = Path(text).parent
+    names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
+
+    return suggest_names(Path(text).name, names) or _FORMS
 
 
 def _refuse_notebook(path: str) -> TargetError:

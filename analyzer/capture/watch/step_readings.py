@@ -117,8 +117,8 @@ class ProcessPeak:
     """The largest resident memory of a program, without the memory that its trace takes."""
 
     def __init__(self) -> None:
-        # largest before the traced steps, when the trace is short
-        self._early_bytes = 0
+        self._early_bytes = 0  # largest before the traced steps
+        self._begun_bytes = 0  # resident when they begin
         self._before_bytes = 0  # largest before the last pause
         self._resident_bytes = 0  # at the last pause
         self._added_bytes = 0  # what the pause left in the process
@@ -127,6 +127,7 @@ class ProcessPeak:
     def begin_steps(self) -> None:
         """Note that the traced steps begin, whose events fill the trace."""
         self._early_bytes = self.read()
+        self._begun_bytes = _read_resident_bytes()
 
     def pause(self) -> None:
         """Stop to count, because work begins that is not the program's own."""
@@ -137,11 +138,21 @@ class ProcessPeak:
             self._is_paused = True
 
     def subtract_trace(self) -> None:
-        """Take off what the profiler has freed since the pause: the events of the trace."""
+        """Take off what the profiler has freed since the pause: the events of the trace.
+
+        The events of the steps before the traced ones are what the traced steps did not add. An early
+        peak above the memory at the begin of the traced steps came before some of these events.
+        """
         _return_free_memory()
-        freed_bytes = self._resident_bytes - _read_resident_bytes()
-        bare_bytes = self._before_bytes - max(freed_bytes, 0)
-        self._before_bytes = max(self._early_bytes, bare_bytes)
+        freed_bytes = max(self._resident_bytes - _read_resident_bytes(), 0)
+        grown_bytes = self._resident_bytes - self._begun_bytes
+        fallen_bytes = self._early_bytes - self._begun_bytes
+        early_bytes = self._early_bytes
+
+        if grown_bytes > 0:
+            early_bytes -= max(freed_bytes - grown_bytes - fallen_bytes, 0)
+
+        self._before_bytes = max(early_bytes, self._before_bytes - freed_bytes)
 
     def resume(self) -> None:
         """Count again; without a way to restart the system's figure, the count stays."""

@@ -53,11 +53,7 @@ def _measure_cell(shell: Any, cell: str) -> None:
         f"Peak {format_bytes(measure.peak_bytes)}, {format_bytes(measure.growth_bytes)} still held."
     )
 
-    for line in (
-        *tensor_lines(measure.at_peak, "alive at the peak"),
-        measure.method,
-    ):
-        print(line)
+    print(*tensor_lines(measure.at_peak, "alive at the peak"), measure.method, sep="\n")
 
 
 _MOST_HOLDERS = 5

@@ -48,7 +48,7 @@ def test_a_script_finds_what_python_would_give_it(tmp_path: Path) -> None:
 
 
 ENDS = {
-    "sys.exit(7)": (7, ""),
+    "sys.exit(7)": (7, "ended with exit code 7 before any step was traced."),
     "sys.exit('too bad')": (1, "too bad"),
     "os._exit(9)": (9, ""),
     "raise ValueError('mine')": (1, "ValueError: mine"),

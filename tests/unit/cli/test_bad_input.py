@@ -92,7 +92,12 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
         "TF_CPU_ALLOCATOR_USE_BFC=1",
     ),
     "no planes": (write(b"\x22\x04host"), "no profiler planes"),
-    "missing": (lambda folder: folder / "gone.xplane.pb", "There is no"),
+    "missing": (
+        lambda folder: (
+            write(b"", "step.xplane.pb")(folder) and folder / "stp.xplane.pb"
+        ),
+        "stp.xplane.pb. Did you mean step.xplane.pb?",
+    ),
     "folder without a trace": (empty_folder, "holds no trace"),
     "an image": (write(b"\x89PNG\r\n", "a.png"), "is neither a model nor a trace"),
     "a log": (write(b"ran out of memory", "a.log"), "explains a log"),

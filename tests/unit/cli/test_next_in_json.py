@@ -13,7 +13,7 @@ from builders import analyze, sample_folder
     [
         ("trace", sample_folder("cnn")),
         ("diff", sample_folder("infer"), sample_folder("cnn")),
-        ("gpus", "a100"),
+        ("gpus", "rtx", "4090"),
     ],
 )
 def test_json_and_text_state_the_same_next_command(words: tuple[str, ...]) -> None:

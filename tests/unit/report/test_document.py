@@ -66,6 +66,12 @@ def test_no_leak_is_denied_beside_models_that_stay_alive(trend: Any) -> None:
     assert ["leak" in text for text in texts] == [True, False]
 
 
+def test_a_program_without_steps_is_one() -> None:
+    report = program_of(opened_sample("cnn").report, "flat")
+    whole = replace(report, program=replace(report.program, whole_run=True))
+    assert answer_lines(whole)[0].startswith("No call repeated as a step. Peak ")
+
+
 @pytest.mark.parametrize("times", [1, 3])
 def test_the_tensors_of_a_process_are_its_highest_allocated_peak(times: int) -> None:
     # GIVEN a script that allocated more before its traced steps, by TensorFlow's counter, or did not
