@@ -86,16 +86,16 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
 
     # ``predict`` copies the whole array to the card too (``array_data_adapter.py``).
     rows = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
-    saves = saved_without_rows(analysis, rows, 1 - _USUAL_BATCH / examples)
 
-    yield Finding(
-        id="whole-set",
-        severity=analysis.rate(saves),
-        title=f"One call takes all {examples:,} examples at once{in_brackets(where)}",
-        detail="Each activation has an entry for each example. model.predict(x) calls "
+    yield report_rows(
+        analysis,
+        "whole-set",
+        f"One call takes all {examples:,} examples at once{in_brackets(where)}",
+        "Each activation has an entry for each example. model.predict(x) calls "
         f"the model in batches of {_USUAL_BATCH} and returns NumPy arrays; the saving "
         "is that of this batch.",
-        saves_bytes=saves,
+        rows,
+        saved_without_rows(analysis, rows, 1 - _USUAL_BATCH / examples),
     )
 
 
@@ -388,14 +388,15 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     if state <= _STATE_RATIO * peak or optimizer in _ONE_SLOT:
         return
 
-    yield Finding(
-        id="optimizer-state",
-        severity=analysis.rate(saves),
-        title=f"{optimizer}'s state takes {analysis.share_words(slots)}",
-        detail="A smaller batch does not reduce it. SGD with momentum, Lion and Adagrad "
+    yield report_rows(
+        analysis,
+        "optimizer-state",
+        f"{optimizer}'s state takes {analysis.share_words(slots)}",
+        "A smaller batch does not reduce it. SGD with momentum, Lion and Adagrad "
         "have one slot per parameter. Training fewer parameters (freezing, LoRA) reduces "
         "it in proportion.",
-        saves_bytes=saves,
+        slots,
+        saves,
     )
 
 
@@ -409,7 +410,6 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     if _sum_of(at_peak) <= LOW * analysis.peak.requested_bytes:
         return
 
-    saves = saved_without_rows(analysis, own)
     row = at_peak.loc[at_peak["requested_bytes"].idxmax()]
     largest = int(row["requested_bytes"])
     limit_mib = largest // 2 >> 20
@@ -422,13 +422,13 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
             "8192 in newer releases) to exclude it."
         )
 
-    yield Finding(
-        id="workspace",
-        severity=analysis.rate(saves),
-        title=f"Workspaces of convolutions take {analysis.share_words(at_peak)}",
-        detail=f"The largest is in {row['op']}. Layout copies and unused outputs are not "
+    yield report_rows(
+        analysis,
+        "workspace",
+        f"Workspaces of convolutions take {analysis.share_words(at_peak)}",
+        f"The largest is in {row['op']}. Layout copies and unused outputs are not "
         f"counted here.{advice}",
-        saves_bytes=saves,
+        own,
     )
 
 
