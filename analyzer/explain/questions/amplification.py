@@ -179,12 +179,17 @@ _PART_OF_DIAGONAL = (
     "tf.reduce_sum(a * tf.transpose(b), -1) is the diagonal of a @ b. A covariance of "
     "each point with itself needs no matrix: full_cov=False."
 )
+_PART_OF_SLICES = (
+    "tf.gather takes a whole slice for each number of its index. If the index holds "
+    "positions, such as those of tf.where, take one element for each: tf.gather_nd(x, "
+    "index), or tf.boolean_mask(x, mask)."
+)
 _PART_OF_LOOP = (
     "The loop keeps the results of all trips. Carry what is read as a state of the loop: "
     "the best result so far, or a sum."
 )
 _PART = (
-    "is made, but a small part of it is read",
+    "is made, but a small part or a sum of it is read",
     "Take the part before the large tensor is made: head(hidden[:, -1:]) in place of "
     "head(hidden)[:, -1:], or normalize(tf.gather(table, ids)). If the part depends on "
     "the values (tf.math.top_k, tf.argmax), work on blocks of rows with tf.map_fn.",
@@ -959,14 +964,16 @@ def _find_flow(
     elif "Softmax" in makers:
         name, words, detail, share = "attention-scores", *_SCORES
         is_found = ends <= {*MATRICES} and is_most(analysis, analysis.at_peak(gone))
-    elif ends <= _SUMS:
+    elif is_product and ends <= _SUMS:
         name, words, detail = "reduced-at-once", *_SUM_OF_PRODUCTS
-        is_found = is_product
+        is_found = bool(ends) and ends <= {"Sum", "Mean"}
     else:
         name, words, detail = "part-read", *_PART
         is_found = ends <= _PARTS | _SUMS
         is_found &= ends <= _PARTS or makers.isdisjoint(MATRICES)
-        if "MatrixDiagPartV3" in ends:
+        if not makers.isdisjoint(LOOKUPS):
+            detail = _PART_OF_SLICES
+        elif "MatrixDiagPartV3" in ends:
             detail = _PART_OF_DIAGONAL
         elif _STACK in makers:
             detail = _PART_OF_LOOP
@@ -1078,8 +1085,13 @@ def report_share(
     where: str = "",
     saves: int | None = None,
 ) -> Finding:
-    """Return a finding about rows that states their share of the peak, and a line."""
-    title = f"{words}: {analysis.share_words(rows)}{in_brackets(where)}"
+    """Return a finding about rows that states their share of the peak, and a line.
+
+    Without ``where`` it is that of the largest row with a known line.
+    """
+    largest = rows.sort_values("requested_bytes", ascending=False, kind="stable")
+    line = where or next(filter(None, largest["source"]), "")
+    title = f"{words}: {analysis.share_words(rows)}{in_brackets(line)}"
     return report_rows(analysis, name, title, detail, rows, saves)
 
 
