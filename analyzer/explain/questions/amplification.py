@@ -475,7 +475,12 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     if len(others):
         # a tensor that outlives the step is held by a name
         is_late = forward["dies"].between(last, analysis.last)
-        is_kept |= is_late & (forward["category"] == "activation")
+        is_late &= forward["category"] == "activation"
+        wanted = gradients.loc[is_wanted, "shape"]
+        kernels = wanted[wanted.str.contains(",")]
+        is_trained = (rows["category"] == "parameter") & rows["shape"].isin(kernels)
+        trained = {*rows.loc[is_trained, "layer"]} - {""}
+        is_kept |= is_late & ~forward["layer"].isin(trained)  # by another tape
 
     kept = analysis.at_peak(forward[is_kept])
     if kept["requested_bytes"].sum() < analysis.least_bytes:
@@ -546,13 +551,14 @@ def _born_after(
 def _last_wanted(gradients: pd.DataFrame) -> int:
     """Return when the last wanted gradient was made.
 
-    The gradients of a variable that a step uses twice are added up at the end; those of the largest
-    such variable are made before.
+    The gradients of a variable that a step uses twice are added up at the end. Those of kernels tell
+    when they were made; other variables have biases of the same shape.
     """
     wanted = gradients[gradients["role"] == GRADIENT_ROLE]
     is_sum = wanted["op"] == "AddN"
-    shapes = wanted[is_sum].nlargest(1, "requested_bytes")["shape"]
-    is_made = gradients["shape"].isin(shapes) & (gradients["op"] != "AddN")
+    shapes = wanted.loc[is_sum, "shape"]
+    kernels = shapes[shapes.str.contains(",")]
+    is_made = gradients["shape"].isin(kernels) & (gradients["op"] != "AddN")
     births = gradients["born"]
     return int(births[is_made | births.isin(wanted.loc[~is_sum, "born"])].max())
 
