@@ -141,7 +141,8 @@ _EXPANDING = {
         (
             "a copy of a table's entry for each look-up",
             "Multiply with the table itself, and look up the products: "
-            "tf.gather(q @ table, index, batch_dims=2).",
+            "tf.gather(q @ table, index, batch_dims=2). The saving is without these "
+            "products.",
         ),
     ),
 }
@@ -752,7 +753,8 @@ def _report_pairs(
         detail = (
             "Each element of one operand is combined with each of the other. Work on "
             "blocks of one operand (tf.map_fn, tf.while_loop), or write the sum over "
-            "pairs as a product (tf.matmul, tf.einsum)."
+            "pairs as a product (tf.matmul, tf.einsum). The saving is without the memory "
+            "of a block."
         )
 
     return report_rows(analysis, name, title, detail, same)
