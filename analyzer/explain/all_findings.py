@@ -35,8 +35,9 @@ _CAUSES = (
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
     *("input-resized", "vectorized-loop"),
     *("wide-kernel", "recomputable"),
-    *("one-hot", "part-read"),
+    *("one-hot", "part-read", "enlarged"),
     "from-python",
+    "persistent-tape",
     "data-stage",
     "larger-call",
 )

@@ -20,6 +20,7 @@ CAUSES = {
     "whole-table": "table",
     "input-copies": "converted",
     "input-resized": "resized",
+    "enlarged": "enlarged",
     "all-pairs": "tiled",
     "small-copied": "diagonal patched repeated chosen",
     "vectorized-loop": "jacobian",

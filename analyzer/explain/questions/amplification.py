@@ -4,7 +4,8 @@ A large tensor at the peak is compared with the inputs of its op and with the re
 Three forms are recognised, each by the graph and by the sizes that were allocated:
 
 - *pairs*: an elementwise op pairs each element of one operand with each of the other;
-- *flow*: ops make large tensors of small ones, and then read a part, a sum or a product of them;
+- *flow*: ops make large tensors of small ones, and then read a part, a sum or a product of them, or
+  ops enlarge images;
 - *copied*: an op repeats, widens or spreads a small tensor.
 
 Logits of many classes that are held several times, tensors that wait for one sum, results that a tape
@@ -19,6 +20,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from analyzer.explain.analysis import (
@@ -76,7 +78,7 @@ _ELEMENTWISE = frozenset(
 _PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
 _VENDOR = re.compile("^_(Mkl(Native)?)?(Fused(?=(Batch)?MatMul))?")
-_SELECTIONS = ("Select", "SelectV2")
+_SELECTIONS = frozenset({"Select", "SelectV2"})
 _SUMS = frozenset({"Sum", "Mean", "Max", "Min"})
 POINTWISE = frozenset(
     {
@@ -85,6 +87,7 @@ POINTWISE = frozenset(
         *("Softplus", "Sqrt", "Square", "Tanh"),
     }
 )
+_CHAINED = POINTWISE | _SELECTIONS
 # Ops that read some of a tensor's elements, and ops that pass them on.
 _PARTS = frozenset(
     {
@@ -138,7 +141,8 @@ _EXPANDING = {
         (
             "a copy of a table's entry for each look-up",
             "Multiply with the table itself, and look up the products: "
-            "tf.gather(q @ table, index, batch_dims=2).",
+            "tf.gather(q @ table, index, batch_dims=2). The saving is without these "
+            "products.",
         ),
     ),
 }
@@ -166,16 +170,27 @@ _SUM_OF_PRODUCTS = (
     "each example, and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
     "reshaped to two axes, computes the sum alone.",
 )
+_ENLARGED = (
+    "is enlarged before ops that can take the small tensor",
+    "Pixels of an enlarged tensor repeat those of the small one. For a loss, shrink the "
+    "labels: tf.image.resize(labels, size, method='nearest'). Add levels of a pyramid at "
+    "the size of the smaller one, and enlarge the last result alone.",
+)
 _PART_OF_DIAGONAL = (
     "tf.reduce_sum(a * tf.transpose(b), -1) is the diagonal of a @ b. A covariance of "
     "each point with itself needs no matrix: full_cov=False."
+)
+_PART_OF_SLICES = (
+    "tf.gather takes a whole slice for each number of its index. If the index holds "
+    "positions, such as those of tf.where, take one element for each: tf.gather_nd(x, "
+    "index), or tf.boolean_mask(x, mask)."
 )
 _PART_OF_LOOP = (
     "The loop keeps the results of all trips. Carry what is read as a state of the loop: "
     "the best result so far, or a sum."
 )
 _PART = (
-    "is made, but a small part of it is read",
+    "is made, but a small part or a sum of it is read",
     "Take the part before the large tensor is made: head(hidden[:, -1:]) in place of "
     "head(hidden)[:, -1:], or normalize(tf.gather(table, ids)). If the part depends on "
     "the values (tf.math.top_k, tf.argmax), work on blocks of rows with tf.map_fn.",
@@ -191,21 +206,25 @@ _OF_ONE_NUMBER = r"(^|/)(Fill|(ones|zeros)(_like)?)(_\d+)?$"  # TensorFlow's nam
 _SAME = ("ExpandDims", "Identity", "Reshape", "Squeeze")  # in the same buffer
 _REPEATS = (*_SAME, "BroadcastTo", "Tile", "Transpose")
 _OF_GRADIENTS = "gradient_tape/"  # scope of a gradient's ops
-_MOVING = frozenset(
-    {
-        *(*POINTWISE, *_REPEATS, *_PARTS, *_SELECTIONS, *_SUMS),
-        *("ConcatV2", "MatrixSetDiagV3", "Softmax"),
-    }
-)
-_STACK = "TensorListStack"
-_MASKS = ("RandomUniform", "StatelessRandomUniformV2")  # of dropout
-_STARTS = frozenset({*_ELEMENTWISE, *MATRICES, *_EXPANDING, *_MASKS, _STACK})
-_LOOPED = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
-
 _FUSED = (
     "SoftmaxCrossEntropyWithLogits",
     "SparseSoftmaxCrossEntropyWithLogits",
 )
+_MOVING = frozenset(
+    {
+        *(*POINTWISE, *_REPEATS, *_PARTS, *_SELECTIONS, *_SUMS),
+        *("ConcatV2", "MatrixSetDiagV3", "Softmax"),
+        *_FUSED,
+    }
+)
+_STACK = "TensorListStack"
+_ENLARGING = frozenset({"ResizeBilinear", "ResizeNearestNeighbor", "ResizeBicubic"})
+_MASKS = ("RandomUniform", "StatelessRandomUniformV2")  # of dropout
+_STARTS = frozenset(
+    {*_ELEMENTWISE, *MATRICES, *_EXPANDING, *_MASKS, _STACK, *_ENLARGING}
+)
+_LOOPED = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
+
 _SCORING = (*_FUSED, "Exp", "Log", "LogSoftmax", "Softmax")
 
 
@@ -237,12 +256,21 @@ class Tensors:
         return self.allocated.get(tensor, ("", 0))
 
     def is_reused(self, tensor: str) -> bool:
-        """Say whether an op writes its result into a tensor's buffer, and needs another without it."""
-        return any(
-            self.graph.ops[reader].type in _ELEMENTWISE
-            and f"{reader}:0" not in self.allocated
-            for reader in self.graph.consumers.get(tensor, [])
-        )
+        """Say whether an op writes into a tensor's buffer, and needs another without it.
+
+        A chain of elementwise ops needs none if it ends with one that can broadcast the small tensor.
+        """
+        _, size = self.size_of(tensor)
+        for reader in self.graph.consumers.get(tensor, []):
+            made = f"{reader}:0"
+            is_chain = self.graph.ops[reader].type in _CHAINED
+            if is_chain and made not in self.allocated:
+                operands = [one for one in self.sizes_read(reader) if one >= size]
+                is_kept = not self.types_of_readers(made) <= _CHAINED
+                if is_kept or len(operands) > 1 or self.is_reused(made):
+                    return True
+
+        return False
 
     def sizes_read(self, op: str) -> list[int]:
         """Return the bytes of each tensor that an op reads."""
@@ -304,6 +332,8 @@ class Tensors:
                     [other for other in names if self.size_of(other)[1] >= least]
                     for names in (op.inputs, list_outputs(op))
                 )
+                if op.type in _ENLARGING:
+                    given = []
                 if not made:
                     ends.add(op.type)
                     left -= self.size_of(f"{name}:0")[1]
@@ -424,21 +454,34 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     has_graph = analysis.recording.structure is not None
     of_step = rows[rows["born"].between(analysis.first, analysis.last)]
     gradients = of_step[of_step["category"] == "gradient"]
-    if step is None or has_graph or gradients.empty:
+    is_wanted = gradients["role"] == GRADIENT_ROLE
+    if step is None or has_graph or not is_wanted.any():
         return
 
     first = gradients["born"].min()
-    wanted = gradients.loc[gradients["role"] == GRADIENT_ROLE, "born"]
-    is_other = (of_step["born"] > wanted.max()) & of_step["role"].isin(_OF_BACKWARD)
-    others = of_step[is_other]
+    last = _last_wanted(gradients)
+    is_backward = of_step["role"].isin(_OF_BACKWARD)
+    others = of_step[(of_step["born"] > last) & is_backward]
 
     forward = of_step[of_step["born"] < first]
     is_kept = forward["dies"].between(forward["born"].max(), first)
+    is_passed = gradients["role"].eq(PASSED_GRADIENT_ROLE) & (
+        gradients["shape"] != "[]"
+    )
+    passed = gradients[is_passed & (gradients["born"] <= last)]
+    if (passed["dies"] > last).mean() > _MOST_OF_PEAK:
+        yield from _report_persistent(analysis, forward, passed, last)
+        return
 
     if len(others):
         # a tensor that outlives the step is held by a name
-        is_late = forward["dies"].between(wanted.max(), analysis.last)
-        is_kept |= is_late & (forward["category"] == "activation")
+        is_late = forward["dies"].between(last, analysis.last)
+        is_late &= forward["category"] == "activation"
+        wanted = gradients.loc[is_wanted, "shape"]
+        kernels = wanted[wanted.str.contains(",")]
+        is_trained = (rows["category"] == "parameter") & rows["shape"].isin(kernels)
+        trained = {*rows.loc[is_trained, "layer"]} - {""}
+        is_kept |= is_late & ~forward["layer"].isin(trained)  # by another tape
 
     kept = analysis.at_peak(forward[is_kept])
     if kept["requested_bytes"].sum() < analysis.least_bytes:
@@ -461,6 +504,66 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     yield report_share(analysis, "kept-by-tape", words, detail, kept, where, saves)
 
 
+def _report_persistent(
+    analysis: Analysis,
+    forward: pd.DataFrame,
+    passed: pd.DataFrame,
+    last: int,
+) -> Iterator[Finding]:
+    """Report results and gradients that a persistent tape keeps after their last use.
+
+    A result is last read for the last gradient of its size, and a gradient for the next two.
+    """
+    results = forward[(forward["dies"] > last) & (forward["category"] == "activation")]
+    ends = passed.groupby("requested_bytes")["born"].max()
+    used = [*results["requested_bytes"].map(ends).fillna(last), *passed["born"]]
+    freed = _born_after(passed["born"], used, _TENSORS_IN_USE - 1, last)
+
+    rows = pd.concat([results, passed])
+    where = next(filter(None, passed["source"]), "")  # of tape.gradient
+    saves = saved_without(analysis, rows["requested_bytes"], freed, rows["dies"])
+    kept = analysis.at_peak(rows)
+    yield report_share(
+        analysis,
+        "persistent-tape",
+        f"A persistent GradientTape keeps {len(kept):,} results and gradients",
+        "A persistent tape frees nothing before it is deleted, and records the ops of "
+        "tape.gradient inside its with block too. Call tape.gradient once, after the "
+        "block, without persistent=True.",
+        kept,
+        where,
+        saves,
+    )
+
+
+def _born_after(
+    births: pd.Series,
+    instants: npt.ArrayLike,
+    count: int,
+    end: int,
+) -> npt.NDArray[np.int64]:
+    """Return when so many tensors have been made after each instant, at most ``end``."""
+    order = np.append(np.sort(births), end)
+    later = np.searchsorted(order, instants) + count
+    found: npt.NDArray[np.int64] = order[later.clip(max=len(order) - 1)]
+    return found
+
+
+def _last_wanted(gradients: pd.DataFrame) -> int:
+    """Return when the last wanted gradient was made.
+
+    The gradients of a variable that a step uses twice are added up at the end. Those of kernels tell
+    when they were made; other variables have biases of the same shape.
+    """
+    wanted = gradients[gradients["role"] == GRADIENT_ROLE]
+    is_sum = wanted["op"] == "AddN"
+    shapes = wanted.loc[is_sum, "shape"]
+    kernels = shapes[shapes.str.contains(",")]
+    is_made = gradients["shape"].isin(kernels) & (gradients["op"] != "AddN")
+    births = gradients["born"]
+    return int(births[is_made | births.isin(wanted.loc[~is_sum, "born"])].max())
+
+
 _OF_BACKWARD = (PASSED_GRADIENT_ROLE, "backward temporary")
 
 
@@ -479,12 +582,11 @@ def _saved_after_use(
     ``keras/src/ops/function.py``).
     """
     is_large = forward["requested_bytes"] >= kept["requested_bytes"].median()
-    births = np.sort(forward.loc[is_large, "born"].to_numpy())
-    later = np.searchsorted(births, kept["born"]) + _TENSORS_IN_USE
-    ends = np.append(births, forward["born"].max())[later.clip(max=len(births))]
+    births = forward["born"]
+    ends = _born_after(births[is_large], kept["born"], _TENSORS_IN_USE, births.max())
 
     models = forward["layer"].astype(str).str.extract("^([^/]+)/", expand=False)
-    call_ends = forward["born"].groupby(models).max()
+    call_ends = births.groupby(models).max()
     ends = np.maximum(ends, models[kept.index].map(call_ends).fillna(0))
 
     sizes = [*kept["requested_bytes"], *others["requested_bytes"]]
@@ -517,7 +619,6 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     rows = rows[(rows["sum"] != "") & has_others]
 
     rows = rows.sort_values("requested_bytes", ascending=False, kind="stable")
-    rows = rows[rows["requested_bytes"] >= 1 << 20]
     is_later = rows.groupby("sum").cumcount() >= (1 if is_known else _SUMMED_EAGERLY)
 
     for source, equal in rows.groupby("source", observed=True):
@@ -652,7 +753,8 @@ def _report_pairs(
         detail = (
             "Each element of one operand is combined with each of the other. Work on "
             "blocks of one operand (tf.map_fn, tf.while_loop), or write the sum over "
-            "pairs as a product (tf.matmul, tf.einsum)."
+            "pairs as a product (tf.matmul, tf.einsum). The saving is without the memory "
+            "of a block."
         )
 
     return report_rows(analysis, name, title, detail, same)
@@ -700,8 +802,10 @@ def _find_expanded(
             [row for one in makers for row in _rows_without(same, one, tensors)]
         )
     ]
-    made = tensors.size_of(maker["tensor"])[0] or "A tensor"
+    if gone.empty:
+        return None
 
+    made = tensors.size_of(maker["tensor"])[0] or "A tensor"
     what, detail = _EXPANDING[kind]
     title = f"{made} is {what}"
     if given and kind != "OneHot":
@@ -768,10 +872,9 @@ def _rows_without(
     if not tensors.types_of_readers(maker["tensor"]).isdisjoint(_WITH_GRADIENT):
         gradients = same.loc[same["category"] == "gradient", "op"]
         is_gone |= same["op"].isin(gradients)  # with its scratch memory
-    elif not tensors.flow_around(maker["tensor"])[0] and tensors.is_reused(
-        maker["tensor"]
-    ):
-        is_gone &= False
+    elif tensors.is_reused(maker["tensor"]):
+        flow, ends = tensors.flow_around(maker["tensor"])
+        is_gone &= bool(flow) and ends <= _PARTS | _SUMS
 
     return same.index[is_gone]
 
@@ -854,17 +957,31 @@ def _find_flow(
     gone = rows[is_read]
     share = 1.0
 
-    if "Softmax" in makers:
+    if enlarged := makers & _ENLARGING:
+        given = max(
+            size
+            for one in flow
+            if (op := tensors.graph.maker_of(one)) and op.type in enlarged
+            for size in tensors.sizes_read(op.name)
+        )
+        name, words, detail = "enlarged", *_ENLARGED
+        share = 1 - given / size
+        is_found = is_most(analysis, analysis.at_peak(gone))
+    elif not ends.isdisjoint(_FUSED) or not makers.isdisjoint(_FUSED):
+        return None
+    elif "Softmax" in makers:
         name, words, detail, share = "attention-scores", *_SCORES
         is_found = ends <= {*MATRICES} and is_most(analysis, analysis.at_peak(gone))
-    elif ends <= _SUMS:
+    elif is_product and ends <= _SUMS:
         name, words, detail = "reduced-at-once", *_SUM_OF_PRODUCTS
-        is_found = is_product
+        is_found = bool(ends) and ends <= {"Sum", "Mean"}
     else:
         name, words, detail = "part-read", *_PART
         is_found = ends <= _PARTS | _SUMS
         is_found &= ends <= _PARTS or makers.isdisjoint(MATRICES)
-        if "MatrixDiagPartV3" in ends:
+        if not makers.isdisjoint(LOOKUPS):
+            detail = _PART_OF_SLICES
+        elif "MatrixDiagPartV3" in ends:
             detail = _PART_OF_DIAGONAL
         elif _STACK in makers:
             detail = _PART_OF_LOOP
@@ -976,8 +1093,13 @@ def report_share(
     where: str = "",
     saves: int | None = None,
 ) -> Finding:
-    """Return a finding about rows that states their share of the peak, and a line."""
-    title = f"{words}: {analysis.share_words(rows)}{in_brackets(where)}"
+    """Return a finding about rows that states their share of the peak, and a line.
+
+    Without ``where`` it is that of the largest row with a known line.
+    """
+    largest = rows.sort_values("requested_bytes", ascending=False, kind="stable")
+    line = where or next(filter(None, largest["source"]), "")
+    title = f"{words}: {analysis.share_words(rows)}{in_brackets(line)}"
     return report_rows(analysis, name, title, detail, rows, saves)
 
 

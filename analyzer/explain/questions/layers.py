@@ -21,29 +21,21 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report the kernel of a dense layer that reads a flattened image."""
     alive = analysis.alive
     graph = tensors.graph
-    kernels = alive.loc[alive["variable"] != "", "requested_bytes"].nlargest(1)
+    kernels = alive[(alive["variable"] != "") & (alive["layer"] != "")]
+    inputs = {*analysis.rows.loc[analysis.rows["category"] == "input", "shape"]}
 
-    for index, size in kernels.items():
-        kernel = alive.loc[index]
-        at_peak = alive[alive["requested_bytes"] == size]
-        if kernel["layer"] == "" or not is_most(analysis, at_peak):
-            return
-
-        same = analysis.of_size(size)
-        ops = [op for op, layer in graph.layers.items() if layer == kernel["layer"]]
+    for kernel in kernels.nlargest(1, "requested_bytes").to_dict("records"):
+        same = analysis.of_size(kernel["requested_bytes"])
+        at_peak = analysis.at_peak(same)
         flattened = [
             tensors.size_of(maker.inputs[0])[0]
-            for op in ops
+            for op, layer in graph.layers.items()
+            if layer == kernel["layer"]
             for one in graph.inputs_of(op)
             if (maker := graph.maker_of(one)) and maker.type == "Reshape"
         ]
-        inputs = {*analysis.rows.loc[analysis.rows["category"] == "input", "shape"]}
-        images = [
-            one
-            for one in flattened
-            if one.count(",") >= _IMAGE_RANK - 1 and one not in inputs
-        ]
-        if not images:
+        images = [one for one in flattened if one.count(",") >= _IMAGE_RANK - 1]
+        if not {*images} - inputs or not is_most(analysis, at_peak):
             return
 
         yield report_rows(

@@ -22,7 +22,12 @@ from analyzer.explain.buffer_words import (
     is_passing,
     is_retained,
 )
-from analyzer.explain.questions.amplification import LOOKUPS, is_most, report_rows
+from analyzer.explain.questions.amplification import (
+    LOOKUPS,
+    is_most,
+    report_rows,
+    report_share,
+)
 from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.choice import Category
 from analyzer.model.recording.labels import BATCH_ROLE
@@ -86,16 +91,16 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
 
     # ``predict`` copies the whole array to the card too (``array_data_adapter.py``).
     rows = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
-    saves = saved_without_rows(analysis, rows, 1 - _USUAL_BATCH / examples)
 
-    yield Finding(
-        id="whole-set",
-        severity=analysis.rate(saves),
-        title=f"One call takes all {examples:,} examples at once{in_brackets(where)}",
-        detail="Each activation has an entry for each example. model.predict(x) calls "
+    yield report_rows(
+        analysis,
+        "whole-set",
+        f"One call takes all {examples:,} examples at once{in_brackets(where)}",
+        "Each activation has an entry for each example. model.predict(x) calls "
         f"the model in batches of {_USUAL_BATCH} and returns NumPy arrays; the saving "
         "is that of this batch.",
-        saves_bytes=saves,
+        rows,
+        saved_without_rows(analysis, rows, 1 - _USUAL_BATCH / examples),
     )
 
 
@@ -236,15 +241,18 @@ def find_wide_numbers(analysis: Analysis) -> Iterator[Finding]:
     rows = analysis.alive[analysis.alive["dtype"] == "float64"]
     is_wide = analysis.rows["dtype"].isin(("float64", ""))  # temporaries have no type
 
-    yield from _report_tensors(
+    if _sum_of(rows) < analysis.least_bytes:
+        return
+
+    yield report_share(
         analysis,
-        rows,
         "float64",
-        "are float64",
+        "float64 tensors",
         "NumPy's default is float64, and TensorFlow keeps the type. Use float32, which "
         "takes half: array.astype('float32'), tf.constant(x, tf.float32), or dtype= "
         "when the data is read.",
-        saves_bytes=saved_without_rows(analysis, analysis.rows[is_wide], 0.5),
+        rows,
+        saves=saved_without_rows(analysis, analysis.rows[is_wide], 0.5),
     )
 
 
@@ -272,12 +280,12 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     is_new = rows["category"].isin(_OF_WEIGHTS) & (rows["born"] >= analysis.first)
     whole = rows[is_like_table & is_new]
     at_peak = analysis.at_peak(whole)
-    if tables.empty or at_peak.empty:
+    if tables.empty or _sum_of(at_peak) < analysis.least_bytes:
         return
 
     state = rows[rows["category"] == Category.OPTIMIZER_STATE.value]
     id_ = "dense-gradient"
-    words = "are dense gradients of embedding tables"
+    words = "Dense gradients of embedding tables"
     detail = (
         "The gradient of a lookup has few rows, but something converts it to a tensor "
         "of the table's shape: gradient accumulation, clipping by the global norm, or "
@@ -290,7 +298,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         gone = pd.concat([whole, state])
         optimizer = analysis.recording.step_config.optimizer or "the optimizer"
         id_ = "whole-table"
-        words = f"are made by {optimizer} for all rows of a table"
+        words = f"Tensors that {optimizer} makes for all rows of a table"
 
         shape = tables["shape"].iloc[0]
         detail = (
@@ -308,7 +316,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     if not rows[is_like_table & is_read & (rows["born"] >= analysis.first)].size:
         saves -= int(tables["requested_bytes"].max())
 
-    yield from _report_tensors(analysis, at_peak, id_, words, detail, saves_bytes=saves)
+    yield report_share(analysis, id_, words, detail, at_peak, saves=saves)
 
 
 def find_eager_results(analysis: Analysis) -> Iterator[Finding]:
@@ -360,20 +368,21 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
         holders = [one.where for one in watch.held if addresses & {*one.addresses}]
         where = next(iter(holders), watch.where)
 
-    if saves_bytes < LOW * analysis.peak.requested_bytes:
+    least = LOW * analysis.peak.requested_bytes
+    if saves_bytes < least or _sum_of(rows) < analysis.least_bytes:
         return
 
     kinds = rows["op_type"].where(rows["op_type"] != "", rows["op"]).astype(str)
-    yield from _report_tensors(
+    yield report_share(
         analysis,
-        rows,
         "input-copies",
-        f"are copies of the input, made by {', '.join(kinds.unique()[:_TENSORS])}",
+        f"Copies of the input, made by {', '.join(kinds.unique()[:_TENSORS])}",
         "Each copy has as many elements as the input. Convert type, order and scale "
         "before the step: in the map of tf.data, which frees the original, or once for "
         "the whole data set.",
-        saves_bytes=saves_bytes,
-        where=where,
+        rows,
+        next(filter(None, rows["source"]), where),
+        saves_bytes,
     )
 
 
@@ -388,14 +397,15 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     if state <= _STATE_RATIO * peak or optimizer in _ONE_SLOT:
         return
 
-    yield Finding(
-        id="optimizer-state",
-        severity=analysis.rate(saves),
-        title=f"{optimizer}'s state takes {analysis.share_words(slots)}",
-        detail="A smaller batch does not reduce it. SGD with momentum, Lion and Adagrad "
+    yield report_rows(
+        analysis,
+        "optimizer-state",
+        f"{optimizer}'s state takes {analysis.share_words(slots)}",
+        "A smaller batch does not reduce it. SGD with momentum, Lion and Adagrad "
         "have one slot per parameter. Training fewer parameters (freezing, LoRA) reduces "
         "it in proportion.",
-        saves_bytes=saves,
+        slots,
+        saves,
     )
 
 
@@ -409,7 +419,6 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     if _sum_of(at_peak) <= LOW * analysis.peak.requested_bytes:
         return
 
-    saves = saved_without_rows(analysis, own)
     row = at_peak.loc[at_peak["requested_bytes"].idxmax()]
     largest = int(row["requested_bytes"])
     limit_mib = largest // 2 >> 20
@@ -422,36 +431,14 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
             "8192 in newer releases) to exclude it."
         )
 
-    yield Finding(
-        id="workspace",
-        severity=analysis.rate(saves),
-        title=f"Workspaces of convolutions take {analysis.share_words(at_peak)}",
-        detail=f"The largest is in {row['op']}. Layout copies and unused outputs are not "
+    yield report_rows(
+        analysis,
+        "workspace",
+        f"Workspaces of convolutions take {analysis.share_words(at_peak)}",
+        f"The largest is in {row['op']}. Layout copies and unused outputs are not "
         f"counted here.{advice}",
-        saves_bytes=saves,
+        own,
     )
-
-
-def _report_tensors(
-    analysis: Analysis,
-    rows: pd.DataFrame,
-    id_: str,
-    words: str,
-    detail: str,
-    *,
-    saves_bytes: int,
-    where: str = "",
-) -> Iterator[Finding]:
-    """Report tensors that take 1 MiB and 5 % of the peak; ``where`` is used without a known line."""
-    size_bytes = _sum_of(rows)
-    if size_bytes < analysis.least_bytes:
-        return
-
-    largest = rows.nlargest(_TENSORS, "requested_bytes")
-    line = next(filter(None, largest["source"]), where)
-    title = f"{format_bytes(size_bytes)} of the peak {words}{in_brackets(line)}"
-
-    yield report_rows(analysis, id_, title, detail, rows, saves_bytes)
 
 
 def _sum_of(rows: pd.DataFrame) -> int:

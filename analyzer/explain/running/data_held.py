@@ -59,7 +59,7 @@ def find_data(
 
     for one in dict.fromkeys(watch.constants):
         if one.kind == "graph" and one.size_bytes >= least:
-            yield _report_constant(one)
+            yield _report_constant(analysis, one)
 
     if sum(one.size_bytes for one in sets) >= least:
         yield _report_held(sets, on_card=on_card)
@@ -90,8 +90,10 @@ def find_filling_stage(
     return None if largest is None or _stage_bytes(largest) < grown_bytes else largest
 
 
-def _report_constant(one: LargeConstant) -> Finding:
+def _report_constant(analysis: Analysis, one: LargeConstant) -> Finding:
     copies = f"{one.copies} graphs" if one.copies > 1 else "a graph"
+    alive = analysis.at_peak(analysis.of_size(one.size_bytes))
+    on_device = int(alive["requested_bytes"].sum())
 
     return Finding(
         id="data-constant",
@@ -103,7 +105,7 @@ def _report_constant(one: LargeConstant) -> Finding:
         "executor's memory on the device, for the life of the function. Feed batches "
         "instead: create a tf.data.Dataset (from_generator, from_tensor_slices) "
         "outside the function, or pass a tensor as an argument.",
-        saves_bytes=one.size_bytes * one.copies,
+        saves_bytes=on_device or one.size_bytes * one.copies,
         saves_kind="allocated",
     )
 

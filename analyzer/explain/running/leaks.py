@@ -358,8 +358,8 @@ def find_larger_call(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     steps_bytes = analysis.peak_ever.allocated_bytes
     own_bytes = find_own_peak(analysis.recording) or 0
     saves = own_bytes - steps_bytes
-    is_of_step = watch.peak_call in ("", *analysis.rows["source"].unique())
-    if is_of_step or saves < LOW * own_bytes:
+    lines = {"", *analysis.rows["source"]} - {watch.where}  # fit validates on its line
+    if watch.peak_call in lines or saves < LOW * own_bytes:
         return
 
     yield Finding(
@@ -367,8 +367,9 @@ def find_larger_call(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
         severity=analysis.rate(saves),
         title=f"A call besides the steps needs {format_bytes(own_bytes)}, the steps "
         f"{format_bytes(steps_bytes)} ({watch.peak_call})",
-        detail="Give evaluate and predict a batch size such as that of the steps, and call "
-        "a model on batches, not on a whole data set. The saving is that down to the steps.",
+        detail="Give evaluate, predict and the validation of fit (validation_batch_size) a "
+        "batch size such as that of the steps, and call a model on batches, not on a whole "
+        "data set. The saving is that down to the steps.",
         saves_bytes=saves,
         saves_kind="allocated",
     )

@@ -383,3 +383,15 @@ def resized():
 def resized_mended():
     images = draw(16, 16, 32, 3)
     return classifier(lambda x: tf.reshape(x, (-1, WIDTH)), images)
+
+
+def enlarged(size=(256, 256)):
+    def loss(weights, x):
+        y = tf.nn.conv2d(x, weights, 1, "SAME")
+        return tf.reduce_mean(tf.square(tf.image.resize(y, size) - 1))
+
+    return descend(loss, tf.Variable(draw(1, 1, 3, 16)), draw(4, 64, 64, 3))
+
+
+def enlarged_mended():
+    return enlarged((64, 64))
