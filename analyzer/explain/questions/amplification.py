@@ -561,7 +561,8 @@ def _last_wanted(gradients: pd.DataFrame) -> int:
     kernels = shapes[shapes.str.contains(",")]
     is_made = gradients["shape"].isin(kernels) & (gradients["op"] != "AddN")
     births = gradients["born"]
-    return int(births[is_made | births.isin(wanted.loc[~is_sum, "born"])].max())
+    made = births[is_made | births.isin(wanted.loc[~is_sum, "born"])]
+    return int(wanted["born"].max() if made.empty else made.max())
 
 
 _OF_BACKWARD = (PASSED_GRADIENT_ROLE, "backward temporary")
@@ -958,14 +959,17 @@ def _find_flow(
     share = 1.0
 
     if enlarged := makers & _ENLARGING:
-        given = max(
+        given = [
             size
             for one in flow
             if (op := tensors.graph.maker_of(one)) and op.type in enlarged
             for size in tensors.sizes_read(op.name)
-        )
+        ]
+        if not given:  # a trace lacks the sizes of some inputs
+            return None
+
         name, words, detail = "enlarged", *_ENLARGED
-        share = 1 - given / size
+        share = 1 - max(given) / size
         is_found = is_most(analysis, analysis.at_peak(gone))
     elif not ends.isdisjoint(_FUSED) or not makers.isdisjoint(_FUSED):
         return None
