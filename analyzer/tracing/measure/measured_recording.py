@@ -164,7 +164,8 @@ def measure(
     raw, table, steps, integrity = _pair_and_cut(raw, note, main)
     structure = index_note_graph(note)
 
-    if not note.is_captured and not is_tpu(main):
+    is_lost = structure is None and not note.step.eager
+    if (is_lost or not note.is_captured) and not is_tpu(main):
         table, structure = derive_graph(table, raw, steps)
 
     plans = find_plans(note, structure) if note.is_captured else read_modules(raw)

@@ -509,18 +509,21 @@ def _add_unread(
 ) -> None:
     """Add the buffers of variables whose reads are copies, after a sparse update: the only ones left.
 
-    Such a variable is assigned before the steps and keeps its buffer (``EnsureSparseVariableAccess``).
+    Such a variable is assigned before the steps and keeps its buffer (``EnsureSparseVariableAccess``),
+    but for a dense update, which makes another one.
     """
     if not moments:
         return
 
-    lives = (table["born"] < moments[0]) & (table["dies"] > moments[-1])
-    lives &= table["step"].isna() & ~table.index.isin(list(holdings))
+    is_assigned = table["op"].str.contains("VariableOp", regex=False)
+    is_older = (table["born"] < moments[0]) & table["step"].isna()
+    lives = (is_older | is_assigned) & (table["dies"] > moments[-1])
+    lives &= ~table.index.isin(list(holdings))
     on_card = ~table["allocator"].isin(list(HOST_ALLOCATORS))
     if on_card.any():
         lives &= on_card
 
-    rest = table[lives & table["address"].notna()]
+    lives &= table["address"].notna()
     held = {number for _, number, _ in holdings.values()}
     wanted: dict[int | None, list[int]] = {}
 
@@ -530,7 +533,11 @@ def _add_unread(
             wanted.setdefault(size_bytes, []).append(number)
 
     for size_bytes, numbers in wanted.items():
-        rows = rest.index[rest["requested_bytes"] == size_bytes]
+        is_fitting = lives & (table["requested_bytes"] == size_bytes)
+        rows = table.index[is_fitting]
+        if len(rows) > len(numbers):  # constants of the graph live as long
+            rows = table.index[is_fitting & is_assigned]
+
         if len(rows) == len(numbers):
             for row, number in zip(rows, numbers, strict=True):
                 holdings[row] = (row, number, None)
