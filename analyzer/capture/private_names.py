@@ -229,8 +229,12 @@ class HostVariable(ResourceVariable):  # type: ignore[misc,valid-type]
 
 
 def list_concrete_functions(function: Any) -> list[Any]:
-    """Return the concrete functions of a ``tf.function``, in order of tracing."""
-    return list(getattr(function, "_list_all_concrete_functions", list)())
+    """Return the concrete functions of a ``tf.function``, in order of tracing.
+
+    TensorFlow's own list would trace a function with an ``input_signature`` that was never called.
+    """
+    cache = getattr(function, "_function_cache", {})
+    return list(cache.values())
 
 
 def get_device_parts(variable: Any) -> tuple[Any, ...]:
