@@ -1,10 +1,10 @@
 """Output of a result: the terminal, and files named by options."""
 
-import contextlib
 import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -260,7 +260,7 @@ class RunPlace:
                 out=self.out,
             )
 
-    @contextlib.contextmanager
+    @contextmanager
     def folder_for(self, spec: TargetSpec) -> Iterator[Path]:
         """Yield the folder's path; with --no-save it is temporary. A trace has its own."""
         if spec.kind is TargetKind.TRACE:

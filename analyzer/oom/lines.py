@@ -5,10 +5,10 @@ with a progress bar in front, or with two messages in one line.
 """
 
 import codecs
-import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.resources import files
 from itertools import chain
 from typing import BinaryIO, NamedTuple
@@ -193,5 +193,5 @@ def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
     yield first
 
-    with contextlib.suppress(ValueError):  # use the part before the damage
+    with suppress(ValueError):  # use the part before the damage
         yield from pieces

@@ -4,7 +4,6 @@ A regular file is written next to its target and renamed, so a reader sees the o
 Devices, pipes and standard output are written in place.
 """
 
-import contextlib
 import errno
 import os
 import secrets
@@ -12,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from analyzer.model.errors import InputError
 from analyzer.model.interrupts import delay_signals
 
 
-@contextlib.contextmanager
+@contextmanager
 def output_file(path: Path) -> Iterator[Path]:
     """Yield a temporary file whose content becomes ``path`` if the block succeeds.
 
@@ -71,7 +71,7 @@ def check_output(path: Path) -> None:
             _create_next_to(path).unlink()
 
 
-@contextlib.contextmanager
+@contextmanager
 def _explain_errors(path: Path) -> Iterator[None]:
     try:
         yield
@@ -93,7 +93,7 @@ def is_regular(path: Path) -> bool:
 
 def _create_next_to(path: Path) -> Path:
     """Create the empty file that will replace a regular file, with its permissions."""
-    with contextlib.suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):
         path.stat()  # raises for a loop of links
 
     target = Path(os.path.realpath(path))
@@ -116,7 +116,7 @@ def _copy_into(content: Path, path: Path) -> None:
 
     opened = os.open(path, os.O_WRONLY | os.O_APPEND)
 
-    with contextlib.suppress(BrokenPipeError), content.open("rb") as source:
+    with suppress(BrokenPipeError), content.open("rb") as source:
         with os.fdopen(opened, "wb") as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
 

@@ -3,10 +3,10 @@
 Each part has its source: TensorFlow's statistics, the driver (NVML), or their difference.
 """
 
-import contextlib
 import io
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -104,7 +104,7 @@ def read_machine(allocators: Sequence[AllocatorFigures] = ()) -> DeviceReport:
         headline = f"NVIDIA's driver finds no GPU here: {error}."
         return DeviceReport(DeviceFile(headline=headline, notes=notes))
     finally:
-        with contextlib.suppress(nvml.NVMLError):
+        with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
 
     total = sum(card.total_bytes for card in cards)
@@ -182,7 +182,7 @@ def _read_uses(nvml: Any, handle: Any) -> dict[int, int]:
         nvml.nvmlDeviceGetComputeRunningProcesses,
         nvml.nvmlDeviceGetGraphicsRunningProcesses,
     ):
-        with contextlib.suppress(nvml.NVMLError):
+        with suppress(nvml.NVMLError):
             for one in read(handle):
                 uses[one.pid] = max(one.usedGpuMemory or 0, uses.get(one.pid, 0))
 

@@ -13,10 +13,10 @@ TensorFlow's CPU build registers no GPU kernels: ``host_copies`` lists the ops w
 the copies.
 """
 
-import contextlib
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -123,7 +123,7 @@ def instantiate(function: Any) -> list[Any]:
     try:
         with private.collect_executed_graphs(collected):
             with (
-                contextlib.suppress(tf.errors.CancelledError),
+                suppress(tf.errors.CancelledError),
                 private.cancellation.CancellationManagerContext(manager),
                 private.build_new_executors(next(_numbers)),
             ):
@@ -356,7 +356,7 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
     ]
 
 
-@contextlib.contextmanager
+@contextmanager
 def pretend_gpu() -> Iterator[None]:
     """Let Keras find a GPU in the block, use cuDNN's recurrent layers, and place its variables there."""
     with (

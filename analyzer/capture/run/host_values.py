@@ -5,11 +5,11 @@ to such a value from the inputs are copied onto the host, and the deciding op re
 The original ops stay, so that the card's memory is unchanged. A value without a twin is recorded.
 """
 
-import contextlib
 import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -229,7 +229,7 @@ class HostValues:
             is_true &= twin is not None
             found.append(one if twin is None else self.wait(graph, twin, one))
 
-        with _place_on_host(graph) if is_true else contextlib.nullcontext():
+        with _place_on_host(graph) if is_true else nullcontext():
             op = make(found, *rest, **named)
 
         if is_true:
@@ -668,7 +668,7 @@ class HostValues:
 
         return handle
 
-    @contextlib.contextmanager
+    @contextmanager
     def making(self, graph: Any) -> Iterator[None]:
         """Create ops of the block in a graph, on the host, without further twins."""
         before = self.is_making
@@ -775,7 +775,7 @@ def select_all_or_none(
     return tf.cast(tf.reshape(values, shape), dtype)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _place_on_host(graph: Any) -> Iterator[None]:
     with graph.as_default(), tf.device(HOST):
         yield
@@ -805,13 +805,13 @@ def trace_with_true_values(state: Capturing) -> Any:
         return function
 
 
-@contextlib.contextmanager
+@contextmanager
 def give_true_values(values: HostValues) -> Iterator[None]:
     """Give deciding ops true values in a block that traces the step."""
     from analyzer.capture.run.host_loops import make_loop
 
     limit = sys.getrecursionlimit()
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         stack.callback(sys.setrecursionlimit, limit)
         sys.setrecursionlimit(max(limit, _MOST_FRAMES))
 

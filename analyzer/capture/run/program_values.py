@@ -5,10 +5,10 @@ host: with true inputs if they lie there, otherwise with inputs that select ever
 Functions that the program calls are traced as a step is (``host_values.py``).
 """
 
-import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -83,10 +83,10 @@ class ProgramValues:
         if self._functions.assumed is not None:
             self._functions.assumed.assign(selects_all)
 
-    @contextlib.contextmanager
+    @contextmanager
     def give(self) -> Iterator[None]:
         """Give eager ops in the block their sizes."""
-        with contextlib.ExitStack() as stack:
+        with ExitStack() as stack:
             for owner, name, call in (
                 (private.pywrap_tfe, "TFE_Py_FastPathExecute", self._execute_quickly),
                 (private.pywrap_tfe, "TFE_Py_Execute", self._execute_converted),
@@ -302,7 +302,7 @@ class ProgramValues:
 
         return tensor
 
-    @contextlib.contextmanager
+    @contextmanager
     def _running_own_ops(self) -> Iterator[None]:
         """Leave the ops of the block, which are ours, as they are."""
         self._is_running = True

@@ -1,6 +1,5 @@
 """Source lines of errors: the user's, a library's or ours, and their short form in messages."""
 
-import contextlib
 import itertools
 import linecache
 import os
@@ -9,6 +8,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -32,7 +32,7 @@ _STACK = (
 )
 
 _STARTED_IN = os.sep  # the working folder at the start; the user's code may change it
-with contextlib.suppress(OSError):  # it has been removed
+with suppress(OSError):  # it has been removed
     _STARTED_IN = os.getcwd()
 
 
@@ -122,7 +122,7 @@ def shorten_path(filename: str) -> str:
     if cell := find_cell(filename):
         return cell
 
-    with contextlib.suppress(ValueError):
+    with suppress(ValueError):
         return str(Path(filename).relative_to(_STARTED_IN))
 
     return filename

@@ -1,8 +1,8 @@
 """Measure a block of code with TensorFlow's allocator: its peak, and the memory that it keeps."""
 
-import contextlib
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,7 +52,7 @@ class BlockMeasure:
         )
 
 
-@contextlib.contextmanager
+@contextmanager
 def tracing_block() -> Iterator[BlockMeasure]:
     """Trace the block, and fill the measure if it ends well; always remove the trace."""
     from analyzer.capture.run.profiled_run import trace_block
