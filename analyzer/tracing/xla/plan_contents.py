@@ -142,17 +142,6 @@ def divide_temporaries(
     return _divide(allocations, own, events, steps, divisions)
 
 
-def _find_gradient_makers(
-    structure: GraphIndex | None,
-) -> tuple[dict[str, bool], dict[str, bool]]:
-    """Return the ops that make gradients of variables, and those that pass gradients on."""
-    if structure is None:
-        return {}, {}
-
-    makers = {split_tensor(one)[0]: True for one in structure.gradients}
-    return makers, dict.fromkeys(find_gradient_ops(structure), True)
-
-
 def label_holders(
     region: PlanRegion,
     structure: GraphIndex | None,
@@ -160,8 +149,12 @@ def label_holders(
     infer: bool,
 ) -> list[dict[str, str]]:
     """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region."""
-    makers, passing = _find_gradient_makers(structure)
-    cache = find_cache(structure) if structure is not None and infer else frozenset()
+    makers: set[str] = set()  # ops that make gradients of variables
+    passing = cache = frozenset[str]()
+    if structure is not None:
+        makers = {split_tensor(one)[0] for one in structure.gradients}
+        passing = find_gradient_ops(structure)
+        cache = find_cache(structure) if infer else cache
 
     phases, start = _find_phases(region, structure)
     labels = []
@@ -187,23 +180,20 @@ def label_holders(
         elif is_number and not cache.isdisjoint(tensors):
             category = Category.KV_CACHE
             role = CACHE_ROLE
+        elif not holder.op_name:  # such as zeros, which XLA may make early
+            category, role = Category.TEMPORARY, ""
         else:
-            is_value = bool(holder.op_name) and is_number
-            gradient = find_inlined(holder.op_name, passing)
-            is_passed = structure is None or gradient is not None
+            is_passed = structure is None or name in passing
             is_kept = holder.first < start < holder.last
 
             category, role = describe_value(
                 Phase.FORWARD if infer or is_kept else phase,
                 infers=infer,
-                of_variable=find_inlined(holder.op_name, makers) is not None,
-                carries_gradient=is_value and is_passed,
+                of_variable=name in makers,
+                carries_gradient=is_number and is_passed,
                 is_kept=is_kept,
-                is_activation=is_value and makes_activation(holder.op_type),
+                is_activation=is_number and makes_activation(holder.op_type),
             )
-
-            if not holder.op_name:  # such as zeros, which XLA may make early
-                category, role = Category.TEMPORARY, ""
 
         tensor = f"{name}:{outputs.index(own)}" if own in outputs else ""
         labels.append(
