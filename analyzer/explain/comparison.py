@@ -186,7 +186,7 @@ def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
     alive = alive_at(main_allocator_rows(recording), report.peak.instant)
     text = alive.astype(str)
     fed = text["tensor"].str.replace(_OUTPUT_NUMBER, "", regex=True)
-    is_input = text["category"] == Category.INPUT.value
+    is_input = text["category"] == Category.INPUT
     made = text["op"].where(text["op"] != "", text["role"])
     made = made.mask(is_input & (fed != ""), fed)
 

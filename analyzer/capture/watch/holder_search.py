@@ -52,7 +52,7 @@ _GRAPHS = [
 _OWN_REFERENCES = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Link:
     """An object on the way from a name of the user's code to a held object."""
 

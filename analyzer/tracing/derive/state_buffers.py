@@ -79,7 +79,7 @@ def take_parts(
         return table
 
     whole = table[sums].iloc[0]
-    parameters = parts[parts["category"] == Category.PARAMETER.value]
+    parameters = parts[parts["category"] == Category.PARAMETER]
 
     for chosen in (parts, parameters):
         left = int(whole["allocated_bytes"] - chosen["allocated_bytes"].sum())

@@ -533,7 +533,7 @@ def _warn_about_cut(table: pd.DataFrame, allocator: str) -> list[str]:
     """
     own = table[(table["allocator"] == allocator) & table["step"].notna()]
     own = own[own["step"] == own["step"].max()]
-    made = own[own["category"] == Category.ACTIVATION.value]
+    made = own[own["category"] == Category.ACTIVATION]
     left = made[made["dies"] > own["born"].max()]
     made_bytes = made["requested_bytes"].sum()
 
