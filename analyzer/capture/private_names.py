@@ -4,12 +4,12 @@ Modules below ``tensorflow.python``, ``tensorflow.core`` and ``keras.src``, and 
 with an underscore, may change with any release. The rest of the package uses them through this module.
 """
 
-import functools
 import gc
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -347,7 +347,7 @@ def copy_to_device(tensor: Any, device: str) -> Any:
     return tensor._copy(device_name=device)
 
 
-@functools.cache
+@cache
 def _list_card_kernels(op_type: str) -> tuple[Any, ...]:
     """Return the kernels of an op type for a card."""
     found = kernels.get_registered_kernels_for_op(op_type).kernel
@@ -373,7 +373,7 @@ def has_host_results(op: Any) -> bool:
     return True  # there is no kernel for a card
 
 
-@functools.cache
+@cache
 def find_host_inputs(op_type: str) -> tuple[int, ...]:
     """Return the inputs that a kernel of the card reads in host memory, such as the axes of ``Fill``.
 

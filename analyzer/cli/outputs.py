@@ -246,7 +246,7 @@ class RunPlace:
 
     def check(self, spec: TargetSpec) -> None:
         """Refuse options that contradict each other, or a run folder for an existing trace."""
-        if spec.kind is TargetKind.TRACE:
+        if spec.is_trace:
             options.refuse_options(
                 f"cannot be used: {spec.text} is only opened",
                 "Leave it out; --json FILE and --html FILE write the result.",
@@ -263,7 +263,7 @@ class RunPlace:
     @contextmanager
     def folder_for(self, spec: TargetSpec) -> Iterator[Path]:
         """Yield the folder's path; with --no-save it is temporary. A trace has its own."""
-        if spec.kind is TargetKind.TRACE:
+        if spec.is_trace:
             yield Path(spec.path)
             return
 
@@ -285,7 +285,7 @@ class RunPlace:
     ) -> None:
         """Write the files, print the report and the run folder with its contents, if there is one."""
         outputs.deliver(replace(result, folder=None) if self.no_save else result)
-        if self.no_save or spec.kind is TargetKind.TRACE:
+        if self.no_save or spec.is_trace:
             return
 
         where = result.folder or folder

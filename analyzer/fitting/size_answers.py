@@ -4,9 +4,9 @@ A process runs the step at all sizes if its batch axis can stay open: it is buil
 Otherwise each size is a process of its own.
 """
 
-import itertools
 import shutil
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Literal
 
 from analyzer.fitting.fit_answer import SizePoint
@@ -95,7 +95,7 @@ def _run(
     runs = _SizeRuns(search)
     run_file: RunFile | None = None
 
-    for number in itertools.count():
+    for number in count():
         size = runs.next_size()
         if size is None:
             break

@@ -275,7 +275,7 @@ def read_host(request: tuple[str, str]) -> list[HostRow]:
     Runs in a worker.
     """
     from analyzer.explain.analysis import analyse
-    from analyzer.model.recording.timeline import device_allocators
+    from analyzer.model.recording.timeline import device_allocators, find_limit
     from analyzer.tracing.measure.measured_recording import open_measured
 
     path = Path(request[0])
@@ -293,14 +293,12 @@ def read_host(request: tuple[str, str]) -> list[HostRow]:
 
     for name in [allocator] if allocator else device_allocators(recording.events):
         peak = analyse(replace(recording, allocator=name)).peak
-        last = recording.events[recording.events["allocator"] == name].iloc[-1]
-        available = int(last["available_bytes"])
         row = _make_row(
             path,
             allocator=name,
             requested_bytes=peak.requested_bytes,
             allocated_bytes=peak.allocated_bytes,
-            limit_bytes=int(last["in_use_bytes"]) + available if available else None,
+            limit_bytes=find_limit(recording.events, name),
             damaged=is_damaged,
         )
 

@@ -13,11 +13,11 @@ TensorFlow's CPU build registers no GPU kernels: ``host_copies`` lists the ops w
 the copies.
 """
 
-import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 from unittest.mock import patch
@@ -43,7 +43,7 @@ _FLUSH = "analyzer_flush"
 
 # Nodes of graphs other than the step's: our flushing call, and TensorFlow's eager constants.
 _FOREIGN = frozenset((_FLUSH, "_EagerConst"))
-_numbers = itertools.count(1)
+_numbers = count(1)
 
 # The ops of a graph, and the sizes in it that data decide.
 OpsAndSizes: TypeAlias = tuple[list[Op], list[DataSize]]

@@ -5,11 +5,11 @@ to such a value from the inputs are copied onto the host, and the deciding op re
 The original ops stay, so that the card's memory is unchanged. A value without a twin is recorded.
 """
 
-import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -174,7 +174,7 @@ class HostValues:
         self, old: Any, graph: Any, op_type: str, inputs: Any, *rest: Any, **named: Any
     ) -> Any:
         """Create an op; if its values decide, with true inputs."""
-        make = functools.partial(old, graph, op_type)
+        make = partial(old, graph, op_type)
         if self.is_compiled:
             if op_type in ASSIGNMENTS:
                 self.forget_follower(id(self._find_handle(inputs[0])))
@@ -842,8 +842,8 @@ def give_true_values(values: HostValues) -> Iterator[None]:
         for owner, name, call in (
             (private.FuncGraph, "_create_op_internal", values.create),
             (private.FuncGraph, "capture", capture),
-            (private.Function, "__call__", functools.partial(_call_function, values)),
-            (private.while_v2, "while_loop", functools.partial(make_loop, values)),
+            (private.Function, "__call__", partial(_call_function, values)),
+            (private.while_v2, "while_loop", partial(make_loop, values)),
         ):
             stack.enter_context(wrap_calls(owner, name, call))
 

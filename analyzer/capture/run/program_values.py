@@ -5,10 +5,10 @@ host: with true inputs if they lie there, otherwise with inputs that select ever
 Functions that the program calls are traced as a step is (``host_values.py``).
 """
 
-import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -97,7 +97,7 @@ class ProgramValues:
                 stack.enter_context(wrap_calls(owner, name, call))
 
             for name, decides in _READS.items():
-                read = functools.partial(self._read, name, decides)
+                read = partial(self._read, name, decides)
                 stack.enter_context(wrap_calls(private.EagerTensorBase, name, read))
 
             yield
@@ -238,7 +238,7 @@ class ProgramValues:
 
         if op_type in _RUN_ON_HOST:
             return tf.nest.map_structure(
-                functools.partial(private.copy_to_device, device=HOST), own
+                partial(private.copy_to_device, device=HOST), own
             )
 
         is_known = bool(inputs) and all(one is not None for one in known)

@@ -1,6 +1,5 @@
 """Source lines of errors: the user's, a library's or ours, and their short form in messages."""
 
-import itertools
 import linecache
 import os
 import re
@@ -10,6 +9,7 @@ import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -48,7 +48,7 @@ def describe_user_error(error: BaseException) -> str:
     has_layer = bool(lines) and lines[0].startswith("Exception encountered")
     reason = " ".join(lines[: 2 if has_layer else 1])
 
-    for line, after in itertools.pairwise(lines):
+    for line, after in pairwise(lines):
         if line.endswith(_KERAS_REASON):
             reason = after
             break
@@ -140,7 +140,7 @@ def _describe_traced_error(lines: list[str]) -> str:
         if not is_library(frame[1]):
             where = f"{shorten_path(frame[1])}:{frame[2]}: "
 
-    for line, after in itertools.pairwise([*lines, ""]):
+    for line, after in pairwise([*lines, ""]):
         if _ERROR.match(line):
             has_layer = "Exception encountered" in line
 

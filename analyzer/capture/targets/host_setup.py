@@ -3,12 +3,12 @@
 No kernel of a simulated card computes, so a vocabulary or an adapted layer would be built from zeros.
 """
 
-import functools
 import math
 import os
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -171,7 +171,7 @@ def run_setup_on_host() -> Iterator[None]:
         stack.enter_context(tf.variable_creator_scope(create))
 
         for model_class in get_classes("Model"):
-            call = functools.partial(_call_on_card, own_scope)
+            call = partial(_call_on_card, own_scope)
             stack.enter_context(wrap_calls(model_class, "__call__", call))
 
         convert = private.constant_op, "convert_to_eager_tensor", _mark_constant

@@ -5,10 +5,8 @@ effect. All modules that this one needs are imported before the script's folder 
 """
 
 import builtins
-import functools
 import importlib.abc
 import importlib.machinery
-import itertools
 import math
 import os
 import shlex
@@ -19,6 +17,8 @@ import time
 import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import wraps
+from itertools import pairwise
 from pathlib import Path
 from runpy import _get_module_details  # type: ignore[attr-defined]
 from types import FrameType, TracebackType
@@ -258,7 +258,7 @@ class ScriptRun:
         """Write the observations before ``os._exit`` and at SIGTERM; drop them in a fork."""
         leave = os._exit
 
-        @functools.wraps(leave)
+        @wraps(leave)
         def exit_now(status: int) -> NoReturn:
             self.finish(f"os._exit({status})")
             leave(status)
@@ -337,7 +337,7 @@ def _remove_our_frames(trace: TracebackType | None) -> TracebackType | None:
 
     rows.append(None)
 
-    for row, following in itertools.pairwise(rows):
+    for row, following in pairwise(rows):
         assert row is not None
         row.tb_next = following
 

@@ -3,13 +3,13 @@
 ``%%memory`` prints the TensorFlow memory that a cell allocates and keeps.
 """
 
-import functools
 import io
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def _measure_cell(shell: Any, cell: str) -> None:
 _MOST_HOLDERS = 5
 
 
-@functools.cache
+@cache
 def _record_folder() -> tempfile.TemporaryDirectory[str]:
     """Return the folder of the records, which is removed at the end of the process."""
     return tempfile.TemporaryDirectory(prefix="analyze-")

@@ -274,6 +274,13 @@ def find_peaks(events: pd.DataFrame) -> dict[str, int]:
     return {str(name): int(size) for name, size in peaks.items()}
 
 
+def find_limit(events: pd.DataFrame, allocator: str) -> int | None:
+    """Return the limit that an allocator's last event states; None if it has no statistics."""
+    own = events.loc[events["allocator"] == allocator]
+    in_use, available = own[["in_use_bytes", "available_bytes"]].tail(1).sum()
+    return int(in_use + available) if available else None
+
+
 def find_steps_of_births(
     born: np.ndarray,
     steps: Sequence[Step],

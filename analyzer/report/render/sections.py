@@ -40,11 +40,10 @@ _NUMBERS = ("number", "bytes", "change", "percent")
 
 @dataclass(frozen=True)
 class Cell:
-    """A value with a tone; ``path`` is its place in the JSON."""
+    """A value with a tone."""
 
     value: str | int | float | None
     tone: Tone = "plain"
-    path: str = ""
 
 
 CellValue = str | int | float | None | Cell
