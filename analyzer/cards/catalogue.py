@@ -331,9 +331,7 @@ def usable_memory(gpu: Gpu) -> BoundedBytes:
     shared = (
         min(round(_DISPLAY_SHARE * total), _MOST_DISPLAY_BYTES) if has_display else 0
     )
-    bounds = Range(total - margin - shared, total + margin)
-
-    return BoundedBytes(total, bounds)
+    return BoundedBytes(total, Range(total - margin - shared, total + margin))
 
 
 def memory_limit(gpu: Gpu) -> BoundedBytes:

@@ -239,9 +239,7 @@ def _sort_by(
     born = np.zeros(sequence.n_buffers)
     born[sequence.slot[is_birth]] = times[is_birth]
     times = np.where(is_birth, times, np.maximum(times, born[sequence.slot]))
-    order = np.argsort(times, kind="stable")
-
-    return sequence.take(order)
+    return sequence.take(np.argsort(times, kind="stable"))
 
 
 def _find_rounded_peak(analysis: Analysis, sequence: Operations) -> int:

@@ -161,8 +161,7 @@ def estimate_step(
     name: str,
 ) -> StepEstimate:
     """Capture a step into the subfolder ``name``, and estimate it."""
-    folder = access.capture(options, access.folder / name)
-    return estimate_folder(folder)
+    return estimate_folder(access.capture(options, access.folder / name))
 
 
 def estimate_folder(folder: Path) -> StepEstimate:

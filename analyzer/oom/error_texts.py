@@ -42,8 +42,7 @@ def take_error_text(process: Process, line: LogLine) -> bool:
 
         return True
 
-    matches = (find(name, text) for name in _ERRORS)
-    match = next(filter(None, matches), None)
+    match = next(filter(None, (find(name, text) for name in _ERRORS)), None)
 
     if match is not None:
         process.error = _take_failure(process, line, match)

@@ -146,8 +146,7 @@ def _unescape(raw: bytes) -> bytes:
 
 def _plain_character(match: re.Match[bytes]) -> bytes:
     if match[1]:
-        code = int(match[1], 16)
-        return chr(code).encode("utf-8", "replace")
+        return chr(int(match[1], 16)).encode("utf-8", "replace")
 
     return _ESCAPES.get(match[2], match[2])
 

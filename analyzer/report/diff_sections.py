@@ -162,8 +162,7 @@ class Diff(ReportOutput):
     def exceeds(self, allowed: str) -> str:
         """Return a sentence if the requested peak grew by more than ``allowed`` (5% or 100MiB)."""
         before = self._requested.a_bytes or 0
-        most_bytes = allowed_growth(allowed, before)
-        if self.growth_bytes <= most_bytes:
+        if self.growth_bytes <= allowed_growth(allowed, before):
             return ""
 
         share = f" ({self.growth_bytes / before:+.1%})" if before else ""

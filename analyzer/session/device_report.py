@@ -75,9 +75,7 @@ class DeviceReport(ReportOutput):
         text = io.StringIO()
         console = Console(file=text, width=100, no_color=True)
         print_terminal(build_sections(self.report), console)
-        lines = text.getvalue().splitlines()
-
-        return "\n".join(line.rstrip() for line in lines)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
 def device() -> DeviceReport:
@@ -159,8 +157,7 @@ def _divide_card(
         rows += _list_own_parts(own, uses.pop(os.getpid(), 0))
 
     rows += [CardPart(f"process {pid}", size) for pid, size in uses.items()]
-    known = sum(row.size_bytes for row in rows)
-    rest = memory.total - memory.free - known
+    rest = memory.total - memory.free - sum(row.size_bytes for row in rows)
 
     if rest > 0:
         rows.append(CardPart("the driver, and processes that it does not show", rest))

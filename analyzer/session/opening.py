@@ -308,8 +308,7 @@ def read_host(request: tuple[str, str]) -> list[HostRow]:
 
 
 def _make_row(path: Path, **fields: Any) -> HostRow:
-    host = path.name.split(".xplane")[0]
-    return HostRow(host=host, file=path.name, **fields)
+    return HostRow(host=path.name.split(".xplane")[0], file=path.name, **fields)
 
 
 def _list_warnings(rows: Sequence[HostRow]) -> list[str]:

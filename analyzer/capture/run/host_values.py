@@ -763,9 +763,7 @@ def select_all_or_none(
             return tf.fill(shape, tf.constant(dtype.max, dtype))
 
         lefts = tf.where(selects_all, numbers, zeros)[: shape[0]]  # of boxes of width 1
-        boxes = tf.stack([lefts, lefts, lefts + 1, lefts + 1], 1)
-
-        return tf.cast(boxes, dtype)
+        return tf.cast(tf.stack([lefts, lefts, lefts + 1, lefts + 1], 1), dtype)
 
     if op_type == "DynamicPartition":  # all in the first part, or equal parts
         values = tf.where(selects_all, zeros, numbers * parts // tf.maximum(count, 1))

@@ -622,8 +622,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     is_later = rows.groupby("sum").cumcount() >= (1 if is_known else _SUMMED_EAGERLY)
 
     for source, equal in rows.groupby("source", observed=True):
-        gone = equal[is_later[equal.index]]
-        saves = saved_without_rows(analysis, gone)
+        saves = saved_without_rows(analysis, equal[is_later[equal.index]])
         if saves < analysis.least_bytes:
             continue
 
@@ -1049,8 +1048,7 @@ def _find_logits(
     weights = analysis.rows[analysis.rows["variable"] != ""]
     sizes = large["requested_bytes"]
     is_scratch = sizes.isin(fused) & (large["tensor"] == "")
-    is_weight = large["shape"].isin(set(weights["shape"]))
-    large = large[~is_scratch & ~is_weight]
+    large = large[~is_scratch & ~large["shape"].isin(set(weights["shape"]))]
 
     for size, rows in large.groupby("requested_bytes", observed=True):
         last = rows["shape"].astype(str).str.extract(_LAST_AXIS, expand=False)

@@ -199,8 +199,7 @@ def _freed_by_half(
     if any(re.search(rf"\b{batch}\b", text) for text in lengths):
         is_pair &= False
 
-    share = np.where(is_pair, 0.75, 0.5)
-    freed = rows["requested_bytes"] * share * (batch > 1)
+    freed = rows["requested_bytes"] * np.where(is_pair, 0.75, 0.5) * (batch > 1)
 
     return freed.where(is_batch | is_unknown, 0).astype("int64")
 

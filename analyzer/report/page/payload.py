@@ -71,8 +71,7 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str
 
 def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
     """Return type, length, whether it stores differences, and the bytes of a column."""
-    never_falls = np.all(values[1:] >= values[:-1])
-    delta = bool(values.size > 1 and never_falls)
+    delta = bool(values.size > 1 and np.all(values[1:] >= values[:-1]))
     if delta:
         values = np.diff(values, prepend=values.dtype.type(0))
 
@@ -288,9 +287,7 @@ def _reasons(
             reasons[key] = strings.of(row.why_alive)
 
     keys = zip(table["born"], table["dies"], table["requested_bytes"], strict=True)
-    numbers = [reasons.get(key, 0) for key in keys]
-
-    return np.array(numbers, dtype=np.int64)
+    return np.array([reasons.get(key, 0) for key in keys], dtype=np.int64)
 
 
 def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:

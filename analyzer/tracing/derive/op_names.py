@@ -268,5 +268,4 @@ def _drop_root(name: str) -> str:
 
 
 def _numbers(name: str) -> tuple[list[int], str]:
-    numbers = [int(number[1:]) for number in _NUMBER.findall(name)]
-    return numbers, name
+    return [int(number[1:]) for number in _NUMBER.findall(name)], name

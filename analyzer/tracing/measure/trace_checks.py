@@ -243,8 +243,7 @@ def _check_counter(
     columns = ("born", "dies", "allocated_bytes")
     born, dies, sizes = (buffers[column].to_numpy() for column in columns)
 
-    sums = running_sum(born, dies, sizes, events)
-    difference = sums[rows + 1] - in_use
+    difference = running_sum(born, dies, sizes, events)[rows + 1] - in_use
     wrong = difference != 0
     largest_bytes = min(int(np.abs(difference).max(initial=0)), MOST_TOTAL)
 

@@ -89,8 +89,7 @@ def find_plans(
 
 def find_step_tensors(allocations: pd.DataFrame) -> set[str]:
     """Return the tensors of the graph that lie in a buffer of a step, or in a part of one."""
-    is_in_step = allocations["step"].notna()
-    return set(allocations.loc[is_in_step, "tensor"]) - {""}
+    return set(allocations.loc[allocations["step"].notna(), "tensor"]) - {""}
 
 
 def divide_temporaries(
@@ -213,8 +212,7 @@ def label_holders(
 
 def _get_own_name(holder: Holder) -> str:
     """Return the name of a holder's op in the module, or its instruction."""
-    is_nameless = holder.op_name in _NAMELESS
-    return holder.instruction if is_nameless else holder.op_name
+    return holder.instruction if holder.op_name in _NAMELESS else holder.op_name
 
 
 def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
