@@ -2,12 +2,12 @@
 
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from msgspec import structs
@@ -273,7 +273,7 @@ class RunPlace:
             yield self.out or make_default_path(spec)
             return
 
-        with tempfile.TemporaryDirectory(prefix="analyze-") as temporary:
+        with TemporaryDirectory(prefix="analyze-") as temporary:
             yield Path(temporary) / spec.name
 
     def conclude(

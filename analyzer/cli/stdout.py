@@ -7,12 +7,12 @@ import io
 import os
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 from analyzer.model.errors import InputError
@@ -105,7 +105,7 @@ def check_open() -> None:
 
 def write_to_stdout(write: Callable[[Path], object]) -> None:
     """Write to a temporary file with ``write``, and copy its bytes to standard output."""
-    with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
+    with TemporaryDirectory(prefix="analyze-") as folder:
         path = Path(folder) / "result"
         write(path)
         content = path.read_bytes()

@@ -9,11 +9,11 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from analyzer.model.contract.fields import ReportRecord, StrPath
 from analyzer.model.contract.report_json import Json, encode_report, plain_report
@@ -30,7 +30,7 @@ def output_file(path: Path) -> Iterator[Path]:
     """
     with _explain_errors(path):
         if not is_regular(path):
-            with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
+            with TemporaryDirectory(prefix="analyze-") as folder:
                 content = Path(folder) / "output"
                 yield content
                 _copy_into(content, path)

@@ -1,10 +1,10 @@
 """Measure a block of code with TensorFlow's allocator: its peak, and the memory that it keeps."""
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 
@@ -59,7 +59,7 @@ def tracing_block() -> Iterator[BlockMeasure]:
 
     measure = BlockMeasure()
 
-    with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
+    with TemporaryDirectory(prefix="analyze-") as folder:
         with trace_block(Path(folder)):
             yield measure
 

@@ -185,10 +185,6 @@ _PART_OF_SLICES = (
     "positions, such as those of tf.where, take one element for each: tf.gather_nd(x, "
     "index), or tf.boolean_mask(x, mask)."
 )
-_PART_OF_LOOP = (
-    "The loop keeps the results of all trips. Carry what is read as a state of the loop: "
-    "the best result so far, or a sum."
-)
 _PART = (
     "is made, but a small part or a sum of it is read",
     "Take the part before the large tensor is made: head(hidden[:, -1:]) in place of "
@@ -217,12 +213,9 @@ _MOVING = frozenset(
         *_FUSED,
     }
 )
-_STACK = "TensorListStack"
 _ENLARGING = frozenset({"ResizeBilinear", "ResizeNearestNeighbor", "ResizeBicubic"})
 _MASKS = ("RandomUniform", "StatelessRandomUniformV2")  # of dropout
-_STARTS = frozenset(
-    {*_ELEMENTWISE, *MATRICES, *_EXPANDING, *_MASKS, _STACK, *_ENLARGING}
-)
+_STARTS = frozenset({*_ELEMENTWISE, *MATRICES, *_EXPANDING, *_MASKS, *_ENLARGING})
 _LOOPED = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
 
 _SCORING = (*_FUSED, "Exp", "Log", "LogSoftmax", "Softmax")
@@ -982,11 +975,6 @@ def _find_flow(
             detail = _PART_OF_SLICES
         elif "MatrixDiagPartV3" in ends:
             detail = _PART_OF_DIAGONAL
-        elif _STACK in makers:
-            detail = _PART_OF_LOOP
-            count = int(first["shape"].strip("[").partition(",")[0])
-            table = analysis.recording.allocations
-            gone = pd.concat([gone, table[table["requested_bytes"] * count == size]])
 
     if not is_found:
         return None

@@ -268,6 +268,12 @@ def choose_allocator(events: pd.DataFrame, wanted: str) -> str:
     return max(device_allocators(events), key=lambda name: peaks[name])
 
 
+def weigh(table: pd.DataFrame) -> pd.Series[Any]:
+    """Return the requested bytes of each buffer times its lifetime."""
+    lifetimes = (table["dies"] - table["born"]).clip(lower=1)
+    return table["requested_bytes"] * lifetimes
+
+
 def find_peaks(events: pd.DataFrame) -> dict[str, int]:
     """Return the most bytes in use of each allocator."""
     peaks = events.groupby("allocator", observed=True)["in_use_bytes"].max()

@@ -27,6 +27,7 @@ from analyzer.model.recording.timeline import (
     category_sums,
     earlier_categories,
     main_allocator_rows,
+    weigh,
 )
 
 _UNSIGNED = ("u1", "u2", "u4")
@@ -138,7 +139,7 @@ def payload(
     if recording.events.empty and len(table):
         n_states = int(table["dies"].max()) + 1
 
-    heaviest = np.argsort(-_weights(table).to_numpy(), kind="stable")[:MAX_BUFFERS]
+    heaviest = np.argsort(-weigh(table).to_numpy(), kind="stable")[:MAX_BUFFERS]
     is_listed = np.isin(np.arange(len(table)), heaviest)
     listed = table[is_listed]
     folded = table[~is_listed]
@@ -186,11 +187,6 @@ def payload(
     return header, columns
 
 
-def _weights(table: pd.DataFrame) -> pd.Series[Any]:
-    lifetimes = (table["dies"] - table["born"]).clip(lower=1)
-    return table["requested_bytes"] * lifetimes
-
-
 def _readers(
     graph: GraphIndex | None,
     table: pd.DataFrame,
@@ -208,7 +204,7 @@ def _readers(
 
     if graph is not None:
         names = table["tensor"].astype(str).to_numpy(dtype=object)
-        by_tensor = _weights(table).groupby(names).sum().drop("", errors="ignore")
+        by_tensor = weigh(table).groupby(names).sum().drop("", errors="ignore")
 
         for name in map(str, by_tensor.nlargest(MAX_TENSORS).index):
             consumers = graph.consumers.get(name, [])[:MAX_CONSUMERS]
