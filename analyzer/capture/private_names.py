@@ -422,11 +422,10 @@ def copy_op(op: Any, inputs: list[Any]) -> Any:
     attributes = {
         name: one for name, one in op.node_def.attr.items() if not name.startswith("_")
     }
-    dtypes = [one.dtype for one in op.outputs]
     return op.graph._create_op_internal(
         op.type,
         inputs,
-        dtypes,
+        [one.dtype for one in op.outputs],
         None,
         f"{op.name}_on_host".rpartition("/")[2],
         attributes,

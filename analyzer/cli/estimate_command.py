@@ -108,13 +108,12 @@ def estimate(
             else:
                 from analyzer.session.target_results import estimate_target
 
-                save = not place.no_save
                 result = estimate_target(
                     spec,
                     chosen,
                     folder,
                     force=outputs.force,
-                    save=save,
+                    save=not place.no_save,
                     what_if=what_if,
                 )
 

@@ -123,12 +123,11 @@ class Outputs(PageOutputs):
 
         limit = self.max_peak_bytes
         peak = result.report.peak.requested_bytes
-        to_markdown = partial(result.to_markdown, max_peak_bytes=limit)
         has_stdout = write_all(
             json_output(self.json, result.to_json, is_full=self.full),
             (self.html, result.to_html),
             (self.csv, result.to_csv),
-            (self.markdown, to_markdown),
+            (self.markdown, partial(result.to_markdown, max_peak_bytes=limit)),
             (self.graph, result.to_graph),
             (self.perfetto, result.to_perfetto),
             (self.torch_snapshot, result.to_torch_snapshot),

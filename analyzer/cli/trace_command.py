@@ -293,13 +293,12 @@ def _trace_step(
             else:
                 from analyzer.session.target_results import trace_target
 
-                save = not place.no_save
                 result = trace_target(
                     spec,
                     chosen,
                     folder,
                     force=outputs.force,
-                    save=save,
+                    save=not place.no_save,
                     what_if=what_if,
                 )
 

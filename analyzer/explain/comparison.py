@@ -264,14 +264,12 @@ def _messages(a: ReportFile, b: ReportFile) -> list[str]:
 def _settings(report: ReportFile) -> dict[str, object]:
     """Return the settings that are known."""
     step = report.step
-    jit = {True: "on", False: "off", None: ""}[step.jit]
-
     return {
         "mode": step.mode,
         "batch size": step.batch_size,
         "optimizer": step.optimizer,
         "dtype policy": step.dtype_policy,
-        "XLA": jit,
+        "XLA": {True: "on", False: "off", None: ""}[step.jit],
         "device": report.device.name,
         **report.versions,
     }

@@ -196,13 +196,11 @@ def _make_failure(size: int, error: AnalyzerError, search: SizeSearch) -> SizePo
     if is_bug or is_general or error.kind in _NOT_BY_SIZE:
         raise error
 
-    detail = error.message.partition("\n")[0]
-
     return SizePoint(
         size=size,
         fits=False,
         kind=error.kind,
-        detail=detail,
+        detail=error.message.partition("\n")[0],
     )
 
 
@@ -237,11 +235,9 @@ def _estimate(
         search.add(point, last.fixed_bytes)
 
     assert last is not None
-    notes = tuple(dict.fromkeys((*last.notes, *describe_sizes(last.note))))
-
     return StepFacts(
         by="estimates",
         step=last.note.step,
-        notes=notes,
+        notes=tuple(dict.fromkeys((*last.notes, *describe_sizes(last.note)))),
         versions=last.note.versions,
     )

@@ -85,15 +85,12 @@ def draw_pool(failure: LoggedFailure) -> Markup | None:
     if not failure.is_complete:
         note += " The chunk list is incomplete."
 
-    height = 2 * _TOP + -(-end // row_bytes) * _STEP
-    keys = Markup("").join(_KEY.format(*one) for one in _LEGEND)
-
     return _FIGURE.format(
         note=unbroken(note),
         width=_WIDTH,
-        height=height,
+        height=2 * _TOP + -(-end // row_bytes) * _STEP,
         marks=Markup("").join(marks),
-        keys=keys,
+        keys=Markup("").join(_KEY.format(*one) for one in _LEGEND),
     )
 
 

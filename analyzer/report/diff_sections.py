@@ -77,12 +77,10 @@ def diff_summary(
     """Return the summary of a difference for a pull request, with the verdict of the second step."""
     step = report_document(newer)
     document = diff_document(report)
-    verdict = Paragraph(step.headline, "strong")
-
     return replace(
         document,
         notices=(*step.notices, *report.notes),
-        lead=(*document.lead, verdict, *step.lead),
+        lead=(*document.lead, Paragraph(step.headline, "strong"), *step.lead),
     )
 
 

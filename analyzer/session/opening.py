@@ -288,7 +288,6 @@ def read_host(request: tuple[str, str]) -> list[HostRow]:
         return [_make_row(path, failed="There is not enough host memory to read it.")]
 
     integrity = recording.integrity
-    is_damaged = integrity is not None and bool(integrity.damages)
     rows = []
 
     for name in [allocator] if allocator else device_allocators(recording.events):
@@ -299,7 +298,7 @@ def read_host(request: tuple[str, str]) -> list[HostRow]:
             requested_bytes=peak.requested_bytes,
             allocated_bytes=peak.allocated_bytes,
             limit_bytes=find_limit(recording.events, name),
-            damaged=is_damaged,
+            damaged=integrity is not None and bool(integrity.damages),
         )
 
         rows.append(row)

@@ -50,10 +50,8 @@ def build(target: Path, compiler: list[str], source: Path = NATIVE) -> None:
 
     with TemporaryDirectory(prefix=".building-", dir=target.parent) as folder:
         result = Path(folder) / target.name
-        command = [*compiler, *_FLAGS, "-o", str(result), *files, *_LIBRARIES]
-
         process = subprocess.run(
-            command,
+            [*compiler, *_FLAGS, "-o", str(result), *files, *_LIBRARIES],
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

@@ -367,10 +367,9 @@ def _capture_here(
     spec, out = _check_target(target, out, force=force)
     with run_folders.make_staging_folder(out) as staging:
         captured = run(partial(make_program, target, spec.text, options), staging)
-        note = TargetNote(text=spec.text, kind="live", name=spec.name)
         captured.run = replace(
             captured.run,
-            target=note,
+            target=TargetNote(text=spec.text, kind="live", name=spec.name),
             from_process_start=False,
             caution=options.caution,
         )

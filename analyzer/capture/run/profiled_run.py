@@ -153,15 +153,13 @@ def _describe_unmade(failure: BaseException) -> Capturing:
         raise failure
 
     program = Program(call=lambda: None, args=(), config=StepConfig())
-    error = replace(describe_failure(cause), where=find_user_line(cause))
-
     return Capturing(
         program,
         Observations(),
         StepVariables(program),
         [],
         0,
-        error=error,
+        error=replace(describe_failure(cause), where=find_user_line(cause)),
     )
 
 

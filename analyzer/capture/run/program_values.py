@@ -359,13 +359,11 @@ class ProgramValues:
         if op_type == "DynamicPartition":
             parts = attributes[attributes.index("num_partitions") + 1]
 
-        shape = tf.constant(tensor.shape.as_list(), tf.int32)
-
         return select_all_or_none(
             op_type,
             tensor,
             place,
-            shape,
+            tf.constant(tensor.shape.as_list(), tf.int32),
             tf.constant(self._selects_all),
             parts,
         )

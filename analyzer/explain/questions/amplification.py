@@ -514,7 +514,6 @@ def _report_persistent(
 
     rows = pd.concat([results, passed])
     where = next(filter(None, passed["source"]), "")  # of tape.gradient
-    saves = saved_without(analysis, rows["requested_bytes"], freed, rows["dies"])
     kept = analysis.at_peak(rows)
     yield report_share(
         analysis,
@@ -525,7 +524,7 @@ def _report_persistent(
         "block, without persistent=True.",
         kept,
         where,
-        saves,
+        saved_without(analysis, rows["requested_bytes"], freed, rows["dies"]),
     )
 
 

@@ -167,12 +167,11 @@ def payload(
         ends = {"first": kept.instant(one.first), "last": kept.instant(one.last)}
         steps.append({"index": one.index, "number": one.number, **ends})
 
-    compared = comparison and kept.plain(plain_report(comparison))
     document = plain_report(report)
 
     header = {
         "document": kept.plain({name: document[name] for name in _SHOWN}),
-        "comparison": compared,
+        "comparison": comparison and kept.plain(plain_report(comparison)),
         "categories": _CATEGORIES,
         "states": len(kept.states),
         "all_states": n_states,

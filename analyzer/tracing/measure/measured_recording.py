@@ -441,11 +441,10 @@ def _target(note: RunNote, named: Path, trace: Path) -> TargetNote:
     if note.target is not None:
         return structs.replace(note.target, trace=str(trace))
 
-    name = trace.name.split(".xplane")[0]
     return TargetNote(
         text=str(named),
         kind="trace",
-        name=name,
+        name=trace.name.split(".xplane")[0],
         trace=str(trace),
     )
 
