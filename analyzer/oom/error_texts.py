@@ -111,7 +111,6 @@ def _find_known(process: Process, wanted: LoggedFailure) -> LoggedFailure | None
 
     for failure in process.recent():
         is_again = wanted.is_workspace and failure.is_workspace
-        is_same = failure.shape == wanted.shape or failure.words == wanted.words
         has_names = "" in (wanted.allocator, failure.allocator)
         has_device = "" in (wanted.device, failure.device)
 
@@ -127,7 +126,7 @@ def _find_known(process: Process, wanted: LoggedFailure) -> LoggedFailure | None
 
         if is_again or not failure.has_error_text:
             return failure
-        if is_same:
+        if failure.shape == wanted.shape or failure.words == wanted.words:
             repeated = repeated or failure
 
     return repeated

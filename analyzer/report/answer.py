@@ -290,8 +290,7 @@ def _parts_of(report: ReportFile, need: Need) -> Iterator[str]:
             yield f"{format_bytes(pool_bytes - own_bytes)} fragmentation of its pool"
 
     if need.beside_pool is not None:
-        beside = format_bytes(need.beside_pool.bytes)
-        yield f"{beside} beside TensorFlow's pool"
+        yield f"{format_bytes(need.beside_pool.bytes)} beside TensorFlow's pool"
 
 
 def need_of(report: ReportFile) -> Need | None:

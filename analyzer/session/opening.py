@@ -312,10 +312,9 @@ def _make_row(path: Path, **fields: Any) -> HostRow:
 
 def _list_warnings(rows: Sequence[HostRow]) -> list[str]:
     """Return which host the figures are of, and which hosts could not be read."""
-    names = {row.host for row in rows}
     failed = [row for row in rows if row.failed]
 
-    count = len(names) - len(failed)
+    count = len({row.host for row in rows}) - len(failed)
     warnings = [f"The figures are of {rows[0].host}, the worst of {count} hosts."]
 
     if failed:

@@ -142,10 +142,8 @@ def _describe_traced_error(lines: list[str]) -> str:
 
     for line, after in pairwise([*lines, ""]):
         if _ERROR.match(line):
-            has_layer = "Exception encountered" in line
-
             text = line
-            if has_layer:
+            if "Exception encountered" in line:
                 text = f"{line} {after}".strip()
 
     return f"{where}{text}"

@@ -231,9 +231,8 @@ def find_pool_holders(pool: Any) -> Iterator[tuple[int, str, str]]:
     def take(addresses: Iterable[int | None]) -> int:
         return sum(sizes.pop(address, 0) for address in addresses)
 
-    variables = find_live_objects(tf.Variable)
     yield (
-        take(map(find_variable_address, variables)),
+        take(map(find_variable_address, find_live_objects(tf.Variable))),
         "variables: weights, optimizer",
         "",
     )

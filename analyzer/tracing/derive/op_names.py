@@ -149,10 +149,8 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
             root = next(part for part in scope.split("/") if _OPTIMIZER.fullmatch(part))
             owners[root] = ("optimizer", root)
         elif scope and scope not in owners:
-            is_in_op = op.type == "_Recv" or find_forward_op(op.name, known)
-
             layer = scope
-            if is_in_op:
+            if op.type == "_Recv" or find_forward_op(op.name, known):
                 layer = scope.rpartition("/")[0]
 
             layer = _drop_functions(layer, op.name, known, types)

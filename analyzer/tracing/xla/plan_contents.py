@@ -314,7 +314,6 @@ def _divide(
     if not chosen:
         return allocations, events, tuple(steps)
 
-    born = allocations["born"].to_numpy()
     fullest = find_fullest(own, len(events), [row for row, _, _ in chosen])
     order = np.argsort(fullest, kind="stable")
     chosen = [chosen[place] for place in order]
@@ -329,7 +328,7 @@ def _divide(
     known_turns = turns.fillna(0).to_numpy("int64")
 
     table = allocations.assign(
-        born=shift(born),
+        born=shift(allocations["born"].to_numpy()),
         dies=shift(allocations["dies"].to_numpy()),
         turns_at=turns + (shift(known_turns) - known_turns),
     )
