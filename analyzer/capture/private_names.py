@@ -4,12 +4,12 @@ Modules below ``tensorflow.python``, ``tensorflow.core`` and ``keras.src``, and 
 with an underscore, may change with any release. The rest of the package uses them through this module.
 """
 
-import contextlib
-import functools
 import gc
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -115,7 +115,7 @@ def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[s
             )
 
 
-@contextlib.contextmanager
+@contextmanager
 def collect_executed_graphs(partitions: list[Any] | None) -> Iterator[None]:
     """Set ``partitions``, if any, to the optimised graphs that the executor runs in the block."""
     if partitions is None:
@@ -130,7 +130,7 @@ def collect_executed_graphs(partitions: list[Any] | None) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(Exception):  # without them the traced graph is read
+        with suppress(Exception):  # without them the traced graph is read
             metadata = runtime.export_run_metadata()
             functions = [] if metadata is None else metadata.function_graphs
             partitions[:] = [
@@ -140,7 +140,7 @@ def collect_executed_graphs(partitions: list[Any] | None) -> Iterator[None]:
         runtime.disable_graph_collection()  # which drops the graphs
 
 
-@contextlib.contextmanager
+@contextmanager
 def build_new_executors(number: int) -> Iterator[None]:
     """Let TensorFlow build an executor for each function that is called, also if it ran before.
 
@@ -192,7 +192,7 @@ def get_device_limits() -> dict[str, int]:
         pywrap_tfe.TF_DeleteDeviceList(devices)
 
 
-@contextlib.contextmanager
+@contextmanager
 def disable_python_tracing() -> Iterator[None]:
     """Keep the profiler from writing an event of each conversion to a tensor (60,000 for ResNet50)."""
     off: Any = False  # a value up to TensorFlow 2.20
@@ -351,7 +351,7 @@ def copy_to_device(tensor: Any, device: str) -> Any:
     return tensor._copy(device_name=device)
 
 
-@functools.cache
+@cache
 def _list_card_kernels(op_type: str) -> tuple[Any, ...]:
     """Return the kernels of an op type for a card."""
     found = kernels.get_registered_kernels_for_op(op_type).kernel
@@ -377,7 +377,7 @@ def has_host_results(op: Any) -> bool:
     return True  # there is no kernel for a card
 
 
-@functools.cache
+@cache
 def find_host_inputs(op_type: str) -> tuple[int, ...]:
     """Return the inputs that a kernel of the card reads in host memory, such as the axes of ``Fill``.
 
@@ -426,11 +426,10 @@ def copy_op(op: Any, inputs: list[Any]) -> Any:
     attributes = {
         name: one for name, one in op.node_def.attr.items() if not name.startswith("_")
     }
-    dtypes = [one.dtype for one in op.outputs]
     return op.graph._create_op_internal(
         op.type,
         inputs,
-        dtypes,
+        [one.dtype for one in op.outputs],
         None,
         f"{op.name}_on_host".rpartition("/")[2],
         attributes,

@@ -4,10 +4,10 @@ Each figure of the catalogue was read from a card or a data sheet; ``sources.csv
 part of a card's memory is for TensorFlow's allocator, another for the process outside its pool.
 """
 
-import contextlib
 import csv
 import difflib
 import re
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -141,7 +141,7 @@ def find_gpu(name: str) -> Gpu:
 
 def look_up_gpu(name: str) -> Gpu | None:
     """Return the card with this name, as ``find_gpu`` does; None if there is none."""
-    with contextlib.suppress(InputError):
+    with suppress(InputError):
         return find_gpu(name)
     return None
 
@@ -331,9 +331,7 @@ def usable_memory(gpu: Gpu) -> BoundedBytes:
     shared = (
         min(round(_DISPLAY_SHARE * total), _MOST_DISPLAY_BYTES) if has_display else 0
     )
-    bounds = Range(total - margin - shared, total + margin)
-
-    return BoundedBytes(total, bounds)
+    return BoundedBytes(total, Range(total - margin - shared, total + margin))
 
 
 def memory_limit(gpu: Gpu) -> BoundedBytes:

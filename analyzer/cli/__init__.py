@@ -6,11 +6,11 @@ Exit codes: 0 fine, 1 a bug of ours, 2 bad input, 3 over a limit, 4 grew against
 5 the traced step ran out of memory, 130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP.
 """
 
-import contextlib
 import errno
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from analyzer.model.errors import (
     AnalyzerError,
@@ -167,5 +167,5 @@ def _report_signal(number: int) -> None:
 
 def _report(text: str) -> None:
     """Print a line on stderr, if stderr still exists."""
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         print(f"analyze: {text}", file=sys.stderr, flush=True)

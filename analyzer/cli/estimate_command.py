@@ -103,18 +103,17 @@ def estimate(
 
     with place.folder_for(spec) as folder:
         with progress_bar(outputs.progress):
-            if spec.kind is TargetKind.TRACE:
+            if spec.is_trace:
                 result = open_estimate(folder, what_if=what_if)
             else:
                 from analyzer.session.target_results import estimate_target
 
-                save = not place.no_save
                 result = estimate_target(
                     spec,
                     chosen,
                     folder,
                     force=outputs.force,
-                    save=save,
+                    save=not place.no_save,
                     what_if=what_if,
                 )
 
@@ -130,7 +129,7 @@ def estimate(
                 outputs,
             )
 
-        if spec.kind is not TargetKind.TRACE:
+        if not spec.is_trace:
             name_device(capture.gpu, is_quiet=outputs.quiet)
 
         place.conclude(result, spec, folder, outputs)
@@ -195,7 +194,7 @@ def _capture_options(
     what_if: WhatIf,
 ) -> CaptureOptions:
     """Return the capture's options."""
-    is_new = spec.kind is not TargetKind.TRACE
+    is_new = not spec.is_trace
 
     card = normalize_cards(capture.gpu) if capture.gpu else ""
     return step.to_capture(
@@ -237,7 +236,7 @@ def _check_options(
             reason = f"{capture.patch} cannot be a folder."
             raise InputError(reason, hint="Name a new folder.")
 
-    if spec.kind is not TargetKind.TRACE:
+    if not spec.is_trace:
         return
 
     target_spec.check_honoured(

@@ -167,10 +167,10 @@ def _reproduce(
     """
     from analyzer.capture.targets.target_spec import parse_target
     from analyzer.fitting.reproduction import reproduce
-    from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
+    from analyzer.model.contract.capture_request import CaptureOptions
 
     spec = parse_target(target)
-    if spec.kind is TargetKind.TRACE:
+    if spec.is_trace:
         raise InputError(f"{target} is a trace.", hint="Name a model: --target TARGET.")
 
     gpu, limit_bytes = card

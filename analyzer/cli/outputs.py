@@ -1,13 +1,13 @@
 """Output of a result: the terminal, and files named by options."""
 
-import contextlib
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from msgspec import structs
@@ -123,12 +123,11 @@ class Outputs(PageOutputs):
 
         limit = self.max_peak_bytes
         peak = result.report.peak.requested_bytes
-        to_markdown = partial(result.to_markdown, max_peak_bytes=limit)
         has_stdout = write_all(
             json_output(self.json, result.to_json, is_full=self.full),
             (self.html, result.to_html),
             (self.csv, result.to_csv),
-            (self.markdown, to_markdown),
+            (self.markdown, partial(result.to_markdown, max_peak_bytes=limit)),
             (self.graph, result.to_graph),
             (self.perfetto, result.to_perfetto),
             (self.torch_snapshot, result.to_torch_snapshot),
@@ -246,7 +245,7 @@ class RunPlace:
 
     def check(self, spec: TargetSpec) -> None:
         """Refuse options that contradict each other, or a run folder for an existing trace."""
-        if spec.kind is TargetKind.TRACE:
+        if spec.is_trace:
             options.refuse_options(
                 f"cannot be used: {spec.text} is only opened",
                 "Leave it out; --json FILE and --html FILE write the result.",
@@ -260,10 +259,10 @@ class RunPlace:
                 out=self.out,
             )
 
-    @contextlib.contextmanager
+    @contextmanager
     def folder_for(self, spec: TargetSpec) -> Iterator[Path]:
         """Yield the folder's path; with --no-save it is temporary. A trace has its own."""
-        if spec.kind is TargetKind.TRACE:
+        if spec.is_trace:
             yield Path(spec.path)
             return
 
@@ -273,7 +272,7 @@ class RunPlace:
             yield self.out or make_default_path(spec)
             return
 
-        with tempfile.TemporaryDirectory(prefix="analyze-") as temporary:
+        with TemporaryDirectory(prefix="analyze-") as temporary:
             yield Path(temporary) / spec.name
 
     def conclude(
@@ -285,7 +284,7 @@ class RunPlace:
     ) -> None:
         """Write the files, print the report and the run folder with its contents, if there is one."""
         outputs.deliver(replace(result, folder=None) if self.no_save else result)
-        if self.no_save or spec.kind is TargetKind.TRACE:
+        if self.no_save or spec.is_trace:
             return
 
         where = result.folder or folder

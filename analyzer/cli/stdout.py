@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import io
 import os
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 from analyzer.model.errors import InputError
@@ -37,7 +37,7 @@ def prepare() -> None:
     global _was_closed
 
     # The next file opened would get a closed descriptor and receive our output.
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
             pass
 
@@ -63,7 +63,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
     return "".join(c if c.isascii() else "?" for c in text), error.end
 
 
-@contextlib.contextmanager
+@contextmanager
 def printing() -> Iterator[None]:
     """Print in the block; ignore a pipe without a reader."""
     try:
@@ -93,7 +93,7 @@ def has_reader() -> bool:
 
 def _discard_output() -> None:
     """Discard buffered and future output."""
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -105,7 +105,7 @@ def check_open() -> None:
 
 def write_to_stdout(write: Callable[[Path], object]) -> None:
     """Write to a temporary file with ``write``, and copy its bytes to standard output."""
-    with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
+    with TemporaryDirectory(prefix="analyze-") as folder:
         path = Path(folder) / "result"
         write(path)
         content = path.read_bytes()
@@ -154,7 +154,7 @@ ProgressForm = Literal["none", "bar", "lines"]
 _DELAY_S = 2.0  # a command that ends sooner shows no bar
 
 
-@contextlib.contextmanager
+@contextmanager
 def progress_bar(form: ProgressForm = "bar") -> Iterator[None]:
     """Show the stages that the block reports, and the shares of them that are done."""
     if form == "lines":

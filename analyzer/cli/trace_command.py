@@ -211,7 +211,7 @@ def _capture_options(
         **{name: getattr(capture, name) for name in _OF_THE_CAPTURE}
     )
 
-    if not capture.gpu or spec.kind is TargetKind.TRACE:
+    if not capture.gpu or spec.is_trace:
         reason = "cannot be used without a simulated card"
         hint = "Add --gpu NAME, and name a model or a step."
         options.refuse_options(reason, hint, assume=bool(capture.assume))
@@ -248,7 +248,7 @@ def _check_options(
     capture: TraceOptions,
 ) -> None:
     """Refuse options that do not apply to the target."""
-    if spec.kind is not TargetKind.TRACE:
+    if not spec.is_trace:
         options.refuse_options(
             f"cannot be used with {spec.text}, which is not a trace",
             "Leave it out, or open the trace afterwards.",
@@ -276,7 +276,7 @@ def _trace_step(
     capture: TraceOptions,
 ) -> None:
     """Trace a target's step or open its trace, write the outputs, and exit with its status."""
-    is_trace = spec.kind is TargetKind.TRACE
+    is_trace = spec.is_trace
     with place.folder_for(spec) as folder:
         with progress_bar(outputs.progress):
             if is_trace:
@@ -293,13 +293,12 @@ def _trace_step(
             else:
                 from analyzer.session.target_results import trace_target
 
-                save = not place.no_save
                 result = trace_target(
                     spec,
                     chosen,
                     folder,
                     force=outputs.force,
-                    save=save,
+                    save=not place.no_save,
                     what_if=what_if,
                 )
 

@@ -37,6 +37,7 @@ from analyzer.model.recording.timeline import (
     Timeline,
     alive_at,
     card_number,
+    find_limit,
     find_peak,
     main_allocator_rows,
     running_sum,
@@ -289,10 +290,7 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     for number, name in sorted(found):
         line = timeline(undivided_rows(table[table["allocator"] == name]), len(events))
         peak = find_peak(line, analysis.first, analysis.last)
-        own = events.loc[
-            events["allocator"] == name, ["in_use_bytes", "available_bytes"]
-        ]
-        in_use, available = map(int, own.iloc[-1]) if len(own) else (0, 0)
+        limit_bytes = find_limit(events, name)
 
         use = CardUse(
             number=number,
@@ -300,9 +298,7 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
             card=run.cards[number] if number < len(run.cards) else "",
             requested_bytes=peak.requested_bytes,
             allocated_bytes=peak.allocated_bytes,
-            memory_limit_bytes=in_use + available + run.spare_of(number)
-            if available
-            else None,
+            memory_limit_bytes=limit_bytes and limit_bytes + run.spare_of(number),
             is_shown=name == recording.allocator,
         )
 

@@ -158,7 +158,7 @@ def is_passing(rows: pd.DataFrame) -> pd.Series[bool]:
 
 def is_retained(rows: pd.DataFrame) -> pd.Series[bool]:
     """Return which buffers are activations that wait for the backward pass."""
-    return (rows["category"] == Category.ACTIVATION.value) & ~is_passing(rows)
+    return (rows["category"] == Category.ACTIVATION) & ~is_passing(rows)
 
 
 def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:

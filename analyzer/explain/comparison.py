@@ -186,7 +186,7 @@ def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
     alive = alive_at(main_allocator_rows(recording), report.peak.instant)
     text = alive.astype(str)
     fed = text["tensor"].str.replace(_OUTPUT_NUMBER, "", regex=True)
-    is_input = text["category"] == Category.INPUT.value
+    is_input = text["category"] == Category.INPUT
     made = text["op"].where(text["op"] != "", text["role"])
     made = made.mask(is_input & (fed != ""), fed)
 
@@ -264,14 +264,12 @@ def _messages(a: ReportFile, b: ReportFile) -> list[str]:
 def _settings(report: ReportFile) -> dict[str, object]:
     """Return the settings that are known."""
     step = report.step
-    jit = {True: "on", False: "off", None: ""}[step.jit]
-
     return {
         "mode": step.mode,
         "batch size": step.batch_size,
         "optimizer": step.optimizer,
         "dtype policy": step.dtype_policy,
-        "XLA": jit,
+        "XLA": {True: "on", False: "off", None: ""}[step.jit],
         "device": report.device.name,
         **report.versions,
     }

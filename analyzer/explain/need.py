@@ -71,8 +71,7 @@ def _widen_by_updates(analysis: Analysis, size: BoundedBytes) -> BoundedBytes:
     instant = step.first + int(requested.argmax())
 
     rows = analysis.rows
-    is_earlier = rows["born"].between(step.first, instant)
-    rows = rows[is_earlier]
+    rows = rows[rows["born"].between(step.first, instant)]
 
     gradients = rows[rows["role"] == GRADIENT_ROLE]
     updates = rows[rows["role"].isin((GRADIENT_ROLE, UPDATE_ROLE))]

@@ -185,14 +185,12 @@ def _add_replay(analysis: Analysis, result: Replay) -> Analysis:
 
 def _changes(result: Replay) -> tuple[PoolChange, ...]:
     """Return the pool's size at each change."""
-    changed = np.flatnonzero(np.diff(result.pool_bytes, prepend=-1))
-
     return tuple(
         PoolChange(
             instant=int(result.instant[at]),
             pool_bytes=int(result.pool_bytes[at]),
         )
-        for at in changed
+        for at in np.flatnonzero(np.diff(result.pool_bytes, prepend=-1))
     )
 
 

@@ -159,7 +159,7 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
     rows = analysis.rows
     in_step = rows["born"].between(analysis.first, analysis.last)
     is_workspace = rows["requested_bytes"].isin(list(likely))
-    is_workspace &= rows["category"] == Category.WORKSPACE.value
+    is_workspace &= rows["category"] == Category.WORKSPACE
     rows = rows[in_step & is_workspace]
     if rows.empty:
         return 0, 0
@@ -239,14 +239,7 @@ def _sort_by(
     born = np.zeros(sequence.n_buffers)
     born[sequence.slot[is_birth]] = times[is_birth]
     times = np.where(is_birth, times, np.maximum(times, born[sequence.slot]))
-    order = np.argsort(times, kind="stable")
-
-    return replace(
-        sequence,
-        slot=sequence.slot[order],
-        request=sequence.request[order],
-        instant=sequence.instant[order],
-    )
+    return sequence.take(np.argsort(times, kind="stable"))
 
 
 def _find_rounded_peak(analysis: Analysis, sequence: Operations) -> int:

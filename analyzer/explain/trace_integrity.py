@@ -16,11 +16,9 @@ _SHOWN = 3  # reasons shown in words; the JSON has all of them
 
 def trust_figures(analysis: Analysis) -> TrustFigures | None:
     """Return whether a trace is complete; None for a prediction."""
-    recording = analysis.recording
-    if recording.integrity is None:
+    check = analysis.recording.integrity
+    if check is None:
         return None
-
-    check = recording.integrity
 
     return structs.replace(
         check,

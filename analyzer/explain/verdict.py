@@ -46,7 +46,7 @@ _BASES = {
 _FRAGMENTATION = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """The limit that the verdict is about."""
 

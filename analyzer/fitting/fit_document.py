@@ -30,7 +30,6 @@ _FITS = Cell("fits", "good")
 def build_fit_document(answer: FitAnswer) -> Document:
     """Return an answer as a document."""
     is_good = bool(answer.largest) and answer.wanted_fits is not False
-    lead = tuple(map(Paragraph, explain_answer(answer)))
     step = (
         "inference" if answer.mode == "infer" else answer.mode,
         f"batch {answer.batch_size}" if answer.batch_size else "",
@@ -39,15 +38,13 @@ def build_fit_document(answer: FitAnswer) -> Document:
         "" if answer.jit is None else "XLA" if answer.jit else "op by op",
     )
 
-    subtitle = ", ".join(filter(None, step))
-
     return Document(
         title=answer.target,
-        subtitle=subtitle,
+        subtitle=", ".join(filter(None, step)),
         headline=answer.headline,
         tone="good" if is_good else "bad",
         badge="run on a simulated card" if answer.is_run else "predicted",
-        lead=lead,
+        lead=tuple(map(Paragraph, explain_answer(answer))),
         sections=tuple(_sections(answer)),
         footer=versions_line(answer.versions),
         next_command=_suggest_next(answer),

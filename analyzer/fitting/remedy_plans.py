@@ -53,8 +53,7 @@ class ChainUnit:
 def choose_blocks(units: Sequence[ChainUnit]) -> list[Block]:
     """Return the blocks with the lowest peak; none if no partition lowers it."""
     total = _bytes_inside(units, (0, len(units)))
-    counts = range(2, len(units))
-    partitions = [_cut(units, total // count) for count in counts]
+    partitions = [_cut(units, total // count) for count in range(2, len(units))]
 
     # No blocks at all win if no partition lowers the peak.
     return min([[], *partitions], key=lambda blocks: find_peak(units, blocks))

@@ -4,9 +4,9 @@ A process runs the step at all sizes if its batch axis can stay open: it is buil
 Otherwise each size is a process of its own.
 """
 
-import itertools
 import shutil
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Literal
 
 from analyzer.fitting.fit_answer import SizePoint
@@ -95,7 +95,7 @@ def _run(
     runs = _SizeRuns(search)
     run_file: RunFile | None = None
 
-    for number in itertools.count():
+    for number in count():
         size = runs.next_size()
         if size is None:
             break
@@ -196,13 +196,11 @@ def _make_failure(size: int, error: AnalyzerError, search: SizeSearch) -> SizePo
     if is_bug or is_general or error.kind in _NOT_BY_SIZE:
         raise error
 
-    detail = error.message.partition("\n")[0]
-
     return SizePoint(
         size=size,
         fits=False,
         kind=error.kind,
-        detail=detail,
+        detail=error.message.partition("\n")[0],
     )
 
 
@@ -237,11 +235,9 @@ def _estimate(
         search.add(point, last.fixed_bytes)
 
     assert last is not None
-    notes = tuple(dict.fromkeys((*last.notes, *describe_sizes(last.note))))
-
     return StepFacts(
         by="estimates",
         step=last.note.step,
-        notes=notes,
+        notes=tuple(dict.fromkeys((*last.notes, *describe_sizes(last.note)))),
         versions=last.note.versions,
     )

@@ -17,7 +17,6 @@ from analyzer.capture.process.launch import capture
 from analyzer.explain.need import find_need
 from analyzer.model.contract.capture_request import (
     CaptureOptions,
-    TargetKind,
     TargetSpec,
 )
 from analyzer.model.errors import InputError
@@ -53,7 +52,7 @@ class StepAccess:
 @contextmanager
 def access_target(spec: TargetSpec) -> Iterator[StepAccess]:
     """Give access to the step of a target through forks of a process that has TensorFlow."""
-    if spec.kind is TargetKind.TRACE:
+    if spec.is_trace:
         raise InputError(
             f"{spec.text} is a trace or an estimate of one batch size.",
             hint="Name the model or the step itself.",
@@ -162,8 +161,7 @@ def estimate_step(
     name: str,
 ) -> StepEstimate:
     """Capture a step into the subfolder ``name``, and estimate it."""
-    folder = access.capture(options, access.folder / name)
-    return estimate_folder(folder)
+    return estimate_folder(access.capture(options, access.folder / name))
 
 
 def estimate_folder(folder: Path) -> StepEstimate:

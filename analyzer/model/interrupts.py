@@ -4,13 +4,13 @@ Ctrl-C, ``kill`` and a closed terminal unwind the stack, so that child processes
 temporary files are removed. A second signal does not interrupt a cleanup that has begun.
 """
 
-import contextlib
 import ctypes
 import gc
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 # The signals that ask a process to end.
@@ -45,7 +45,7 @@ class Terminated(BaseException):
         return EXIT_BASE + self.number
 
 
-@contextlib.contextmanager
+@contextmanager
 def raise_on_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
     """Call ``on_signal``, then raise each signal that ends a process as an exception in the block.
 
@@ -64,7 +64,7 @@ def raise_on_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
+@contextmanager
 def delay_signals() -> Iterator[None]:
     """Delay signals that end the process until the block is done; then raise the first one."""
     waiting: list[int] = []
@@ -81,7 +81,7 @@ def delay_signals() -> Iterator[None]:
 REPEAT_S = 0.5
 
 
-@contextlib.contextmanager
+@contextmanager
 def _handlers(handler: _Handler) -> Iterator[None]:
     """Handle these signals, except ignored ones, inside the block of the main thread."""
     is_main = threading.current_thread() is threading.main_thread()
@@ -107,7 +107,7 @@ def _handlers(handler: _Handler) -> Iterator[None]:
 def die_with_parent() -> None:
     """Ask Linux to kill this process when its parent ends; do nothing on other systems."""
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
+        with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -125,7 +125,7 @@ def freeze_loaded_objects() -> None:
     gc.freeze()
 
 
-@contextlib.contextmanager
+@contextmanager
 def pause_collector() -> Iterator[None]:
     """Disable the collector inside the block and restore its state afterwards."""
     was_on = gc.isenabled()

@@ -5,10 +5,10 @@ The cache folder is the only place that a command writes besides its outputs. It
 that cannot be read or written counts as absent.
 """
 
-import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -28,7 +28,7 @@ def read_memory_bytes() -> int:
     return 0
 
 
-@contextlib.contextmanager
+@contextmanager
 def send_stderr_to(path: Path) -> Iterator[None]:
     """Append what the process writes to standard error, also in C++, to a file, if both are open."""
     try:
@@ -64,7 +64,7 @@ def cache_folder() -> Path | None:
 
     base = os.environ.get("XDG_CACHE_HOME", "")
 
-    with contextlib.suppress(RuntimeError):  # no home folder
+    with suppress(RuntimeError):  # no home folder
         return (
             Path(base) if os.path.isabs(base) else Path.home() / ".cache"
         ) / "tf-memory-analyzer"
@@ -75,5 +75,5 @@ def cache_folder() -> Path | None:
 def create_cache_folder() -> None:
     """Create the cache folder if possible."""
     if root := cache_folder():
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             root.mkdir(mode=0o700, parents=True, exist_ok=True)

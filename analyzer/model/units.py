@@ -172,8 +172,7 @@ class BoundedBytes:
     def around(cls, size_bytes: int, low_bytes: int, high_bytes: int) -> BoundedBytes:
         """Return a size with its range, widened if the size is outside."""
         low = min(size_bytes, max(low_bytes, 0))
-        high = max(size_bytes, high_bytes)
-        return cls(size_bytes, Range(low, high))
+        return cls(size_bytes, Range(low, max(size_bytes, high_bytes)))
 
     @classmethod
     def exactly(cls, size_bytes: int) -> BoundedBytes:

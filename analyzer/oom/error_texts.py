@@ -42,8 +42,7 @@ def take_error_text(process: Process, line: LogLine) -> bool:
 
         return True
 
-    matches = (find(name, text) for name in _ERRORS)
-    match = next(filter(None, matches), None)
+    match = next(filter(None, (find(name, text) for name in _ERRORS)), None)
 
     if match is not None:
         process.error = _take_failure(process, line, match)
@@ -112,7 +111,6 @@ def _find_known(process: Process, wanted: LoggedFailure) -> LoggedFailure | None
 
     for failure in process.recent():
         is_again = wanted.is_workspace and failure.is_workspace
-        is_same = failure.shape == wanted.shape or failure.words == wanted.words
         has_names = "" in (wanted.allocator, failure.allocator)
         has_device = "" in (wanted.device, failure.device)
 
@@ -128,7 +126,7 @@ def _find_known(process: Process, wanted: LoggedFailure) -> LoggedFailure | None
 
         if is_again or not failure.has_error_text:
             return failure
-        if is_same:
+        if failure.shape == wanted.shape or failure.words == wanted.words:
             repeated = repeated or failure
 
     return repeated

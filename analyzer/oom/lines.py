@@ -5,10 +5,10 @@ with a progress bar in front, or with two messages in one line.
 """
 
 import codecs
-import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.resources import files
 from itertools import chain
 from typing import BinaryIO, NamedTuple
@@ -146,8 +146,7 @@ def _unescape(raw: bytes) -> bytes:
 
 def _plain_character(match: re.Match[bytes]) -> bytes:
     if match[1]:
-        code = int(match[1], 16)
-        return chr(code).encode("utf-8", "replace")
+        return chr(int(match[1], 16)).encode("utf-8", "replace")
 
     return _ESCAPES.get(match[2], match[2])
 
@@ -193,5 +192,5 @@ def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
     yield first
 
-    with contextlib.suppress(ValueError):  # use the part before the damage
+    with suppress(ValueError):  # use the part before the damage
         yield from pieces

@@ -85,15 +85,12 @@ def draw_pool(failure: LoggedFailure) -> Markup | None:
     if not failure.is_complete:
         note += " The chunk list is incomplete."
 
-    height = 2 * _TOP + -(-end // row_bytes) * _STEP
-    keys = Markup("").join(_KEY.format(*one) for one in _LEGEND)
-
     return _FIGURE.format(
         note=unbroken(note),
         width=_WIDTH,
-        height=height,
+        height=2 * _TOP + -(-end // row_bytes) * _STEP,
         marks=Markup("").join(marks),
-        keys=keys,
+        keys=Markup("").join(_KEY.format(*one) for one in _LEGEND),
     )
 
 
@@ -226,9 +223,7 @@ def _lead_section(failure: OomFailure, heading: str, *, is_first: bool) -> Secti
     columns = (TableColumn("", least=9), TableColumn("", "whole", least=20))
     lead.append(Table(columns, tuple(_list_facts(failure))))
     process = f", {failure.process}" if failure.process else ""
-    note = f"line {failure.line:,}{process}"
-
-    return Section(heading, tuple(lead), note=note)
+    return Section(heading, tuple(lead), note=f"line {failure.line:,}{process}")
 
 
 def _describe_parts(

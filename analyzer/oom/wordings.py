@@ -99,8 +99,7 @@ def parse_size(text: str | None) -> Range | None:
 
     TensorFlow cuts a size to whole units of the next smaller prefix, and then rounds (``numbers.cc``).
     """
-    plain = (text or "").strip().replace(",", "")
-    match = _PRINTED.fullmatch(plain)
+    match = _PRINTED.fullmatch((text or "").strip().replace(",", ""))
     if match is None:
         return None
 

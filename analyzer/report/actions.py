@@ -166,9 +166,7 @@ def change_items(report: ReportFile) -> tuple[Item, ...]:
             group = first if finding.id in _BROKEN else others
             group.append(_finding_item(finding, report))
 
-    remedies = remedy_items(report.remedies, report)
-
-    return (*first, *remedies, *others)
+    return (*first, *remedy_items(report.remedies, report), *others)
 
 
 def remedy_of(finding: Finding) -> str:

@@ -28,13 +28,6 @@ _MOST_PARTS = 3  # of an op's name
 LABELS = read_table("report/labels.toml", dict[str, dict[str, str]])
 CATEGORY_LABELS = LABELS["category"]
 
-_PHASES = {
-    LifePhase.BEFORE_TRACE: "outside the trace",
-    LifePhase.BUILDING: "while the model is built",
-    LifePhase.FIRST_STEP: "in the first step",
-    LifePhase.STEADY_STEP: "in the steady step",
-}
-
 # The phases of a program, whose first steps come before the traced ones.
 _OF_PROGRAM = {
     LifePhase.BEFORE_TRACE: "outside the traced steps",
@@ -278,7 +271,7 @@ def shown_peak_words(report: ReportFile) -> str:
 
 
 def _phase_words(report: ReportFile, phase: LifePhase) -> str:
-    return (_PHASES if report.program is None else _OF_PROGRAM)[phase]
+    return phase.value if report.program is None else _OF_PROGRAM[phase]
 
 
 def _parts_of(report: ReportFile, need: Need) -> Iterator[str]:
@@ -297,8 +290,7 @@ def _parts_of(report: ReportFile, need: Need) -> Iterator[str]:
             yield f"{format_bytes(pool_bytes - own_bytes)} fragmentation of its pool"
 
     if need.beside_pool is not None:
-        beside = format_bytes(need.beside_pool.bytes)
-        yield f"{beside} beside TensorFlow's pool"
+        yield f"{format_bytes(need.beside_pool.bytes)} beside TensorFlow's pool"
 
 
 def need_of(report: ReportFile) -> Need | None:

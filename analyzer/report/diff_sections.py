@@ -77,12 +77,10 @@ def diff_summary(
     """Return the summary of a difference for a pull request, with the verdict of the second step."""
     step = report_document(newer)
     document = diff_document(report)
-    verdict = Paragraph(step.headline, "strong")
-
     return replace(
         document,
         notices=(*step.notices, *report.notes),
-        lead=(*document.lead, verdict, *step.lead),
+        lead=(*document.lead, Paragraph(step.headline, "strong"), *step.lead),
     )
 
 
@@ -162,8 +160,7 @@ class Diff(ReportOutput):
     def exceeds(self, allowed: str) -> str:
         """Return a sentence if the requested peak grew by more than ``allowed`` (5% or 100MiB)."""
         before = self._requested.a_bytes or 0
-        most_bytes = allowed_growth(allowed, before)
-        if self.growth_bytes <= most_bytes:
+        if self.growth_bytes <= allowed_growth(allowed, before):
             return ""
 
         share = f" ({self.growth_bytes / before:+.1%})" if before else ""

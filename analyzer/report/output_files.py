@@ -4,16 +4,16 @@ A regular file is written next to its target and renamed, so a reader sees the o
 Devices, pipes and standard output are written in place.
 """
 
-import contextlib
 import errno
 import os
 import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from analyzer.model.contract.fields import ReportRecord, StrPath
 from analyzer.model.contract.report_json import Json, encode_report, plain_report
@@ -21,7 +21,7 @@ from analyzer.model.errors import InputError
 from analyzer.model.interrupts import delay_signals
 
 
-@contextlib.contextmanager
+@contextmanager
 def output_file(path: Path) -> Iterator[Path]:
     """Yield a temporary file whose content becomes ``path`` if the block succeeds.
 
@@ -30,7 +30,7 @@ def output_file(path: Path) -> Iterator[Path]:
     """
     with _explain_errors(path):
         if not is_regular(path):
-            with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
+            with TemporaryDirectory(prefix="analyze-") as folder:
                 content = Path(folder) / "output"
                 yield content
                 _copy_into(content, path)
@@ -71,7 +71,7 @@ def check_output(path: Path) -> None:
             _create_next_to(path).unlink()
 
 
-@contextlib.contextmanager
+@contextmanager
 def _explain_errors(path: Path) -> Iterator[None]:
     try:
         yield
@@ -93,7 +93,7 @@ def is_regular(path: Path) -> bool:
 
 def _create_next_to(path: Path) -> Path:
     """Create the empty file that will replace a regular file, with its permissions."""
-    with contextlib.suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):
         path.stat()  # raises for a loop of links
 
     target = Path(os.path.realpath(path))
@@ -116,7 +116,7 @@ def _copy_into(content: Path, path: Path) -> None:
 
     opened = os.open(path, os.O_WRONLY | os.O_APPEND)
 
-    with contextlib.suppress(BrokenPipeError), content.open("rb") as source:
+    with suppress(BrokenPipeError), content.open("rb") as source:
         with os.fdopen(opened, "wb") as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import category_sums, main_allocator_rows
+from analyzer.model.recording.timeline import category_sums, main_allocator_rows, weigh
 
 # Buffers drawn as slices: the largest by bytes x lifetime. The counters include all buffers.
 SLICES = 2_000
@@ -97,8 +97,7 @@ def _slices(
     times_us: npt.NDArray[np.float64],
 ) -> Iterator[dict[str, Any]]:
     """Yield the largest buffers, each in the first row that is free at its birth."""
-    weight = table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
-    largest = table.loc[weight.nlargest(SLICES).index]
+    largest = table.loc[weigh(table).nlargest(SLICES).index]
     largest = largest.sort_values("born", kind="stable")
     free_from: list[int] = []
 

@@ -157,9 +157,8 @@ def _categories_section(report: ReportFile) -> Section:
 
     for name, label, size_bytes, ratio in shares:
         if ratio >= LEAST_RATIO:
-            size = Cell(size_bytes, path=f"categories_at_peak.{name}")
             bar = Cell(ratio, cast("Tone", name))  # each category is a tone
-            rows.append((label, size, ratio, bar))
+            rows.append((label, size_bytes, ratio, bar))
             rest -= size_bytes
 
     if rest * _LEAST_REST > total:
@@ -261,11 +260,10 @@ def hosts_section(hosts: Sequence[HostRow], most: int) -> Section:
     """Return the devices of all hosts, the one with the least room first."""
     rows: list[Row] = []
 
-    for place, row in enumerate(hosts[:most]):
+    for row in hosts[:most]:
         words = "incomplete trace" if row.damaged else ""
         words = f"not read: {row.failed}" if row.failed else words
-        names = ("requested_bytes", "allocated_bytes")
-        sizes = [Cell(getattr(row, one), path=f"hosts.{place}.{one}") for one in names]
+        sizes = (row.requested_bytes, row.allocated_bytes)
         rows.append((row.host, row.allocator, *sizes, Cell(words, "warning")))
 
     left = max(len(hosts) - most, 0)

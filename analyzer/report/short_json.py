@@ -17,8 +17,7 @@ _MOST_CHARACTERS = 2_000
 
 def shorten_file(path: Path) -> None:
     """Shorten the document in a JSON file."""
-    document = json.loads(path.read_text("utf-8"))
-    write_text(path, shorten(document))
+    write_text(path, shorten(json.loads(path.read_text("utf-8"))))
 
 
 def shorten(document: dict[str, Any]) -> str:
@@ -42,8 +41,7 @@ def shorten(document: dict[str, Any]) -> str:
 def _cut(value: Any, rows: int, path: str, lengths: dict[str, int]) -> Any:
     """Return a value with at most ``rows`` rows a list; add the lengths of cut lists by path."""
     if isinstance(value, str):
-        is_long = len(value) > _MOST_CHARACTERS
-        if is_long:
+        if len(value) > _MOST_CHARACTERS:
             return f"{value[:_MOST_CHARACTERS]}…"
 
         return value

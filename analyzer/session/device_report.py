@@ -3,10 +3,10 @@
 Each part has its source: TensorFlow's statistics, the driver (NVML), or their difference.
 """
 
-import contextlib
 import io
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -75,9 +75,7 @@ class DeviceReport(ReportOutput):
         text = io.StringIO()
         console = Console(file=text, width=100, no_color=True)
         print_terminal(build_sections(self.report), console)
-        lines = text.getvalue().splitlines()
-
-        return "\n".join(line.rstrip() for line in lines)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
 def device() -> DeviceReport:
@@ -104,7 +102,7 @@ def read_machine(allocators: Sequence[AllocatorFigures] = ()) -> DeviceReport:
         headline = f"NVIDIA's driver finds no GPU here: {error}."
         return DeviceReport(DeviceFile(headline=headline, notes=notes))
     finally:
-        with contextlib.suppress(nvml.NVMLError):
+        with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
 
     total = sum(card.total_bytes for card in cards)
@@ -159,8 +157,7 @@ def _divide_card(
         rows += _list_own_parts(own, uses.pop(os.getpid(), 0))
 
     rows += [CardPart(f"process {pid}", size) for pid, size in uses.items()]
-    known = sum(row.size_bytes for row in rows)
-    rest = memory.total - memory.free - known
+    rest = memory.total - memory.free - sum(row.size_bytes for row in rows)
 
     if rest > 0:
         rows.append(CardPart("the driver, and processes that it does not show", rest))
@@ -182,7 +179,7 @@ def _read_uses(nvml: Any, handle: Any) -> dict[int, int]:
         nvml.nvmlDeviceGetComputeRunningProcesses,
         nvml.nvmlDeviceGetGraphicsRunningProcesses,
     ):
-        with contextlib.suppress(nvml.NVMLError):
+        with suppress(nvml.NVMLError):
             for one in read(handle):
                 uses[one.pid] = max(one.usedGpuMemory or 0, uses.get(one.pid, 0))
 

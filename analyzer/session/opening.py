@@ -275,7 +275,7 @@ def read_host(request: tuple[str, str]) -> list[HostRow]:
     Runs in a worker.
     """
     from analyzer.explain.analysis import analyse
-    from analyzer.model.recording.timeline import device_allocators
+    from analyzer.model.recording.timeline import device_allocators, find_limit
     from analyzer.tracing.measure.measured_recording import open_measured
 
     path = Path(request[0])
@@ -288,20 +288,17 @@ def read_host(request: tuple[str, str]) -> list[HostRow]:
         return [_make_row(path, failed="There is not enough host memory to read it.")]
 
     integrity = recording.integrity
-    is_damaged = integrity is not None and bool(integrity.damages)
     rows = []
 
     for name in [allocator] if allocator else device_allocators(recording.events):
         peak = analyse(replace(recording, allocator=name)).peak
-        last = recording.events[recording.events["allocator"] == name].iloc[-1]
-        available = int(last["available_bytes"])
         row = _make_row(
             path,
             allocator=name,
             requested_bytes=peak.requested_bytes,
             allocated_bytes=peak.allocated_bytes,
-            limit_bytes=int(last["in_use_bytes"]) + available if available else None,
-            damaged=is_damaged,
+            limit_bytes=find_limit(recording.events, name),
+            damaged=integrity is not None and bool(integrity.damages),
         )
 
         rows.append(row)
@@ -310,16 +307,14 @@ def read_host(request: tuple[str, str]) -> list[HostRow]:
 
 
 def _make_row(path: Path, **fields: Any) -> HostRow:
-    host = path.name.split(".xplane")[0]
-    return HostRow(host=host, file=path.name, **fields)
+    return HostRow(host=path.name.split(".xplane")[0], file=path.name, **fields)
 
 
 def _list_warnings(rows: Sequence[HostRow]) -> list[str]:
     """Return which host the figures are of, and which hosts could not be read."""
-    names = {row.host for row in rows}
     failed = [row for row in rows if row.failed]
 
-    count = len(names) - len(failed)
+    count = len({row.host for row in rows}) - len(failed)
     warnings = [f"The figures are of {rows[0].host}, the worst of {count} hosts."]
 
     if failed:

@@ -93,11 +93,9 @@ def find_commit(
         notes.append(f"{failed} of them could not be estimated; one may be the cause.")
 
     subject = _git("show", "--no-patch", "--format=%s (%an, %as)", newer)
-    headline = f"{newer[:10]} {subject}: {found.report.headline}"
-
     whole = structs.replace(
         found.report,
-        headline=headline,
+        headline=f"{newer[:10]} {subject}: {found.report.headline}",
         notes=(*notes, *found.report.notes),
     )
 

@@ -23,7 +23,6 @@ from analyzer.model.contract.capture_request import (
     SCRIPT_WARMUP_STEPS,
     CaptureOptions,
     StepOptions,
-    TargetKind,
 )
 from analyzer.model.contract.fields import StrPath
 from analyzer.model.errors import InputError
@@ -88,7 +87,7 @@ def trace(
         return save_report(open_result(folder), folder)
 
     spec = parse_target(os.fspath(target))
-    if spec.kind is not TargetKind.TRACE:
+    if not spec.is_trace:
         place = _to_path(out) or make_default_path(spec)
         return trace_target(spec, options, place, force=force)
 
@@ -126,7 +125,7 @@ def estimate(
 
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
-        if spec.kind is not TargetKind.TRACE:
+        if not spec.is_trace:
             place = _to_path(out) or make_default_path(spec)
             return estimate_target(spec, options, place, force=force)
 

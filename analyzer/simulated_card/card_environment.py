@@ -3,8 +3,8 @@
 import os
 import platform
 import sys
-import tempfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from analyzer.cards import Gpu, check_limit, find_gpu, memory_limit
 from analyzer.model.contract.capture_request import (
@@ -58,7 +58,7 @@ def check_platform() -> None:
 def check_simulated_card() -> None:
     """Raise InputError if no step can run on a simulated card with this machine and TensorFlow."""
     check_platform()
-    with tempfile.TemporaryDirectory() as own:
+    with TemporaryDirectory() as own:
         make_library_folder((cache_folder() or Path(own)) / "simulated_card")
 
 

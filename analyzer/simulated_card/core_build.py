@@ -6,8 +6,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 CORE = "libsimulated_card.so"
 NATIVE = Path(__file__).parent / "native"
@@ -48,12 +48,10 @@ def build(target: Path, compiler: list[str], source: Path = NATIVE) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     files = [str(path) for path in sorted(source.rglob("*.c"))]
 
-    with tempfile.TemporaryDirectory(prefix=".building-", dir=target.parent) as folder:
+    with TemporaryDirectory(prefix=".building-", dir=target.parent) as folder:
         result = Path(folder) / target.name
-        command = [*compiler, *_FLAGS, "-o", str(result), *files, *_LIBRARIES]
-
         process = subprocess.run(
-            command,
+            [*compiler, *_FLAGS, "-o", str(result), *files, *_LIBRARIES],
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

@@ -1,8 +1,8 @@
 """Calls of the simulated card's own functions in the process of the step, and of ours by its cuDNN."""
 
-import contextlib
 import ctypes
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from analyzer.cards import Gpu
@@ -15,7 +15,7 @@ from analyzer.simulate.kernels.cudnn_algorithms import (
 from analyzer.simulated_card.core_build import CORE
 
 
-@contextlib.contextmanager
+@contextmanager
 def delay_kernels(launch_ns: int, kernel_ns: int) -> Iterator[None]:
     """In the block, launches take up to ``launch_ns`` longer, and each kernel ``kernel_ns``."""
     set_delays = ctypes.CDLL(CORE).simulated_card_delay

@@ -11,8 +11,8 @@ import importlib.util
 import mmap
 import re
 import shutil
-import tempfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from analyzer.model.errors import InputError
 from analyzer.simulate.kernels.cudnn_algorithms import CUDNN_MAJOR
@@ -171,7 +171,7 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
 
     folder.parent.mkdir(parents=True, exist_ok=True)
 
-    with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as place:
+    with TemporaryDirectory(prefix=".making-", dir=folder.parent) as place:
         staging = Path(place) / "lib"
         staging.mkdir()
         shutil.copyfile(core, staging / CORE)

@@ -263,8 +263,7 @@ class SizedGraph:
             traced = find_inlined(name, self._traced) or ()
 
             for index, (spec, other) in enumerate(zip(specs, traced, strict=False)):
-                is_image = len(other.shape or ()) in _IMAGE_RANKS
-                if may_be_transposed and is_image:
+                if may_be_transposed and len(other.shape or ()) in _IMAGE_RANKS:
                     continue
                 if is_open(spec) and other.dtype == spec.dtype:
                     is_learnt |= self._learn(f"{name}:{index}", other.shape)

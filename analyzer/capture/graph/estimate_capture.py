@@ -1,8 +1,8 @@
 """Capture everything that an estimate needs of a step, without running it."""
 
-import contextlib
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def capture_graph(
 ) -> Captured:
     """Capture the graph of a step, with the variables as they are unless they are ``unbacked``."""
     gpu = find_gpu(options.gpu) if options.gpu else None
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         if gpu is not None:
             stack.enter_context(pretend_gpu())
 

@@ -13,11 +13,11 @@ TensorFlow's CPU build registers no GPU kernels: ``host_copies`` lists the ops w
 the copies.
 """
 
-import contextlib
-import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 from unittest.mock import patch
@@ -43,7 +43,7 @@ _FLUSH = "analyzer_flush"
 
 # Nodes of graphs other than the step's: our flushing call, and TensorFlow's eager constants.
 _FOREIGN = frozenset((_FLUSH, "_EagerConst"))
-_numbers = itertools.count(1)
+_numbers = count(1)
 
 # The ops of a graph, and the sizes in it that data decide.
 OpsAndSizes: TypeAlias = tuple[list[Op], list[DataSize]]
@@ -123,7 +123,7 @@ def instantiate(function: Any) -> list[Any]:
     try:
         with private.collect_executed_graphs(collected):
             with (
-                contextlib.suppress(tf.errors.CancelledError),
+                suppress(tf.errors.CancelledError),
                 private.cancellation.CancellationManagerContext(manager),
                 private.build_new_executors(next(_numbers)),
             ):
@@ -356,7 +356,7 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
     ]
 
 
-@contextlib.contextmanager
+@contextmanager
 def pretend_gpu() -> Iterator[None]:
     """Let Keras find a GPU in the block, use cuDNN's recurrent layers, and place its variables there."""
     with (

@@ -4,10 +4,10 @@ The executed graph has lost its shapes. They are inferred on a copy in which eac
 shape, or its value if that may be a shape. A kernel of oneDNN has a wrong shape function.
 """
 
-import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -156,7 +156,7 @@ def infer_executed_outputs(
 
     for graph_def in partitions:
         inferred: Outputs = {}
-        with contextlib.suppress(ValueError, TypeError, KeyError, tf.errors.OpError):
+        with suppress(ValueError, TypeError, KeyError, tf.errors.OpError):
             inferred = infer_graph(graph_def, arguments)
 
         for name, specs in inferred.items():

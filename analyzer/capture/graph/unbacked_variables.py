@@ -5,11 +5,11 @@ never written to, so that none is backed. Its initializer does not run. An assig
 its shape and dropped. Small variables are real: Python may read them (a learning rate, a step counter).
 """
 
-import contextlib
 import math
 import mmap
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
@@ -34,11 +34,11 @@ _UNBACKED = "_analyzer_unbacked"
 _blocks: list[object] = []  # of ``leave_out_values`` under way
 
 
-@contextlib.contextmanager
+@contextmanager
 def leave_out_values() -> Iterator[None]:
     """Make the variables and inputs in the block without memory."""
     initialize = private.INITIALIZE_KERAS_VARIABLE
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         stack.enter_context(wrap_calls(private.KerasVariable, initialize, _initialize))
         for owner in (private.KerasVariable, private.BaseResourceVariable):
             stack.enter_context(wrap_calls(owner, "assign", _assign))

@@ -6,7 +6,6 @@ It sends messages to its parent on its original standard output; the user's outp
 from __future__ import annotations
 
 import atexit
-import contextlib
 import errno
 import faulthandler
 import os
@@ -15,6 +14,7 @@ import sys
 import tempfile
 import threading
 import traceback
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -225,7 +225,7 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
     # own Python, with the working folder last. Loading the target puts its own folder first.
     sys.path[:] = [*places, *(place for place in sys.path if place not in places)]
 
-    with contextlib.suppress(OSError):  # the working folder may have been removed
+    with suppress(OSError):  # the working folder may have been removed
         sys.path.append(os.getcwd())
 
     sys.argv[:] = [spec.path]

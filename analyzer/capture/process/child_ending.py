@@ -5,9 +5,9 @@ counts the processes that it killed because memory ran out, of the machine or of
 (``__oom_kill_process``).
 """
 
-import contextlib
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from analyzer.capture.run.source_frames import is_library, shorten_path
@@ -56,7 +56,7 @@ _FRAME = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 
 def count_memory_kills() -> int:
     """Return the number of processes that the system has killed for lack of memory."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         text = Path("/proc/vmstat").read_text()
         counts = re.findall(r"^oom_kill (\d+)$", text, re.MULTILINE)
         return sum(map(int, counts))
@@ -111,7 +111,7 @@ def explain_end(
 
 def read_tail(log: Path) -> str:
     """Return the end of a log, or an empty text if there is none."""
-    with contextlib.suppress(OSError), log.open("rb") as file:
+    with suppress(OSError), log.open("rb") as file:
         file.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
         return file.read().decode("utf-8", "replace")
 

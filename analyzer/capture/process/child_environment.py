@@ -4,12 +4,12 @@ TensorFlow reads its variables when it is imported, before the target's file run
 ``TF_`` variables that the file sets at its top level are read from its source.
 """
 
-import contextlib
 import importlib.util
 import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def check_packages() -> None:
 
     for package in ("tensorflow", "keras"):
         found: object = sys.modules.get(package)
-        with contextlib.suppress(ImportError):  # of a damaged package
+        with suppress(ImportError):  # of a damaged package
             found = found or importlib.util.find_spec(package)
 
         if found is None:
@@ -57,7 +57,7 @@ def check_packages() -> None:
             )
 
     # such as a nightly build
-    with contextlib.suppress(PackageNotFoundError, ValueError):
+    with suppress(PackageNotFoundError, ValueError):
         keras = version("keras")
         release = tuple(map(int, keras.split(".")[:2]))
 
@@ -161,7 +161,7 @@ def read_declared_environment(file: Path, base: Mapping[str, str]) -> dict[str, 
     declared: dict[str, str] = {}
 
     # loading the file reports the error
-    with contextlib.suppress(OSError, UnicodeError):
+    with suppress(OSError, UnicodeError):
         for found in _DECLARED.finditer(file.read_text("utf-8")):
             if not (found["default"] and found["name"] in {*base, *declared}):
                 declared[found["name"]] = found["value"]

@@ -6,7 +6,6 @@ The child's standard input ends when this process does, perhaps by ``kill -9``. 
 itself and its descendants (``end_with_parent``).
 """
 
-import contextlib
 import math
 import os
 import secrets
@@ -18,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from analyzer.model.contract.child_messages import CopyEnd, Message, parse_message
@@ -96,7 +96,7 @@ class Child:
             is_gone = not content
 
         if is_gone:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_CLOSED_S)
 
             self.code = self._process.returncode
@@ -105,7 +105,7 @@ class Child:
     def send(self, line: bytes) -> None:
         """Write a line to its standard input."""
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.write(self._process.stdin.fileno(), line + b"\n")
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ def end_marked(mark: str, leader: int, reap: Callable[[], object]) -> None:
             number = signal.SIGKILL
 
         for pid in running:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.kill(pid, number)
 
         time.sleep(_PAUSE_S)
@@ -178,7 +178,7 @@ def end_marked(mark: str, leader: int, reap: Callable[[], object]) -> None:
 def _list_marked(mark: str, leader: int) -> list[int]:
     """Return the other running processes with a mark in their environment."""
     if not os.path.isdir("/proc/self/task"):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.killpg(leader, 0)
             return [-leader]
 
@@ -189,7 +189,7 @@ def _list_marked(mark: str, leader: int) -> list[int]:
 
     for name in filter(str.isdecimal, os.listdir("/proc")):
         # That of a zombie is empty.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             content = Path("/proc", name, "environ").read_bytes()
             if wanted in content and int(name) != os.getpid():
                 found.append(int(name))
@@ -254,7 +254,7 @@ def make_start_command(module: str, *arguments: str) -> list[str]:
 _MAX_SERVERS = 2  # at once; each holds all of TensorFlow
 
 
-class ForkServers(contextlib.AbstractContextManager["ForkServers"]):
+class ForkServers(AbstractContextManager["ForkServers"]):
     """Fork servers, one for each environment, that end with the ``with`` block.
 
     There are none outside Linux, because only there a fork can be made to end with its parent.

@@ -7,13 +7,13 @@ crashes its process must not crash the command. Importing this module needs no T
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -177,7 +177,7 @@ def _start(request: CaptureRequest, copies: ForkServers | None) -> Child | Fork:
     )
 
 
-@contextlib.contextmanager
+@contextmanager
 def _send_sizes(
     pipe: Path, next_size: NextSize | None
 ) -> Iterator[Callable[[SizeRun], None]]:
@@ -277,7 +277,7 @@ def _save_log(log: Path) -> str:
     if not content:
         return ""
 
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         handle, name = tempfile.mkstemp(prefix="analyze-", suffix=".log")
         with os.fdopen(handle, "w", encoding="utf-8") as copy:
             copy.write(content)
@@ -367,10 +367,9 @@ def _capture_here(
     spec, out = _check_target(target, out, force=force)
     with run_folders.make_staging_folder(out) as staging:
         captured = run(partial(make_program, target, spec.text, options), staging)
-        note = TargetNote(text=spec.text, kind="live", name=spec.name)
         captured.run = replace(
             captured.run,
-            target=note,
+            target=TargetNote(text=spec.text, kind="live", name=spec.name),
             from_process_start=False,
             caution=options.caution,
         )
@@ -429,7 +428,7 @@ def is_model(target: Any) -> bool:
     return hasattr(target, "get_config") and hasattr(target, "layers")
 
 
-@contextlib.contextmanager
+@contextmanager
 def save_model(model: Any) -> Iterator[TargetSpec]:
     """Save a model into a temporary folder, as a target for other processes."""
     with tempfile.TemporaryDirectory(prefix="tf-memory-analyzer-") as folder:

@@ -4,13 +4,13 @@ A new folder is renamed into place. If the folder exists (empty, mounted, or an 
 replaced), the parts of the run are moved into it; other files in it stay.
 """
 
-import contextlib
 import datetime
 import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from analyzer.model.contract.capture_request import TargetSpec
@@ -43,7 +43,7 @@ def make_default_path(spec: TargetSpec) -> Path:
 def check_writable(out: Path, *, force: bool) -> None:
     """Raise InputError if ``out`` is a file, or not empty and not a run that may be replaced."""
     with convert_os_errors(out):
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             out.stat()  # raises for a circle of links
 
         if out.exists() and not out.is_dir():
@@ -64,7 +64,7 @@ def check_writable(out: Path, *, force: bool) -> None:
         )
 
 
-@contextlib.contextmanager
+@contextmanager
 def make_staging_folder(out: Path) -> Iterator[Path]:
     """Make a temporary folder next to ``out``, or in it if it exists; return its whole path."""
     with convert_os_errors(out):
@@ -83,7 +83,7 @@ def make_staging_folder(out: Path) -> Iterator[Path]:
         with delay_signals():
             shutil.rmtree(staging, ignore_errors=True)
             for folder in missing:
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     folder.rmdir()  # fails if not empty
 
 
@@ -116,7 +116,7 @@ def remove_run(folder: Path) -> None:
     """Remove a run from ``folder``, and the folder too if nothing else is in it."""
     with delay_signals():
         _remove_parts(folder)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             folder.rmdir()
 
 
@@ -139,7 +139,7 @@ def _remove_parts(folder: Path) -> None:
                 part.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
+@contextmanager
 def convert_os_errors(out: Path) -> Iterator[None]:
     """Convert an OSError in the block to an InputError about ``out``."""
     try:

@@ -3,11 +3,11 @@
 TensorFlow reports the bytes in use, their peak and the limit, but not the size of a growing pool.
 """
 
-import contextlib
 import ctypes
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import tensorflow as tf
@@ -34,7 +34,7 @@ def read_allocators() -> tuple[AllocatorFigures, ...]:
         name = device.name.removeprefix("/device:")
         memory = {"current": 0, "peak": 0}
 
-        with contextlib.suppress(ValueError):  # the allocator keeps no statistics
+        with suppress(ValueError):  # the allocator keeps no statistics
             memory = tf.config.experimental.get_memory_info(name)
 
         details = tf.config.experimental.get_device_details(card)
@@ -75,7 +75,7 @@ def _does_grow(card: Any) -> bool:
 def _read_uuid(number: int) -> str:
     """Return a card's UUID as NVML writes it; empty if unknown."""
     raw = (ctypes.c_ubyte * _UUID_BYTES)()
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if not ctypes.CDLL("libcuda.so.1").cuDeviceGetUuid(raw, ctypes.c_int(number)):
             return f"GPU-{uuid.UUID(bytes=bytes(raw))}"
 

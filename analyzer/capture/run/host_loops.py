@@ -3,8 +3,8 @@
 Such a loop also carries the true values of the variables that decide, on the host.
 """
 
-import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -99,8 +99,8 @@ class _Loop:
             return part(*own, others=dict(zip(names, others, strict=True)))
 
         own, others = old(
-            functools.partial(call, self._decide),
-            functools.partial(call, self._run),
+            partial(call, self._decide),
+            partial(call, self._run),
             (self.loop_vars, encoded),
             (invariants, limits),
             *args,
@@ -143,7 +143,7 @@ class _Loop:
             elif index in self.twins:
                 tables.twins[tensor.name] = None
             else:
-                tables.arguments[tensor.name] = functools.partial(self._ask, index)
+                tables.arguments[tensor.name] = partial(self._ask, index)
 
         def is_counter(name: str) -> bool:
             index = places.get(name)

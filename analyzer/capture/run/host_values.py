@@ -5,11 +5,11 @@ to such a value from the inputs are copied onto the host, and the deciding op re
 The original ops stay, so that the card's memory is unchanged. A value without a twin is recorded.
 """
 
-import contextlib
-import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -174,7 +174,7 @@ class HostValues:
         self, old: Any, graph: Any, op_type: str, inputs: Any, *rest: Any, **named: Any
     ) -> Any:
         """Create an op; if its values decide, with true inputs."""
-        make = functools.partial(old, graph, op_type)
+        make = partial(old, graph, op_type)
         if self.is_compiled:
             if op_type in ASSIGNMENTS:
                 self.forget_follower(id(self._find_handle(inputs[0])))
@@ -229,7 +229,7 @@ class HostValues:
             is_true &= twin is not None
             found.append(one if twin is None else self.wait(graph, twin, one))
 
-        with _place_on_host(graph) if is_true else contextlib.nullcontext():
+        with _place_on_host(graph) if is_true else nullcontext():
             op = make(found, *rest, **named)
 
         if is_true:
@@ -668,7 +668,7 @@ class HostValues:
 
         return handle
 
-    @contextlib.contextmanager
+    @contextmanager
     def making(self, graph: Any) -> Iterator[None]:
         """Create ops of the block in a graph, on the host, without further twins."""
         before = self.is_making
@@ -763,9 +763,7 @@ def select_all_or_none(
             return tf.fill(shape, tf.constant(dtype.max, dtype))
 
         lefts = tf.where(selects_all, numbers, zeros)[: shape[0]]  # of boxes of width 1
-        boxes = tf.stack([lefts, lefts, lefts + 1, lefts + 1], 1)
-
-        return tf.cast(boxes, dtype)
+        return tf.cast(tf.stack([lefts, lefts, lefts + 1, lefts + 1], 1), dtype)
 
     if op_type == "DynamicPartition":  # all in the first part, or equal parts
         values = tf.where(selects_all, zeros, numbers * parts // tf.maximum(count, 1))
@@ -775,7 +773,7 @@ def select_all_or_none(
     return tf.cast(tf.reshape(values, shape), dtype)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _place_on_host(graph: Any) -> Iterator[None]:
     with graph.as_default(), tf.device(HOST):
         yield
@@ -805,13 +803,13 @@ def trace_with_true_values(state: Capturing) -> Any:
         return function
 
 
-@contextlib.contextmanager
+@contextmanager
 def give_true_values(values: HostValues) -> Iterator[None]:
     """Give deciding ops true values in a block that traces the step."""
     from analyzer.capture.run.host_loops import make_loop
 
     limit = sys.getrecursionlimit()
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         stack.callback(sys.setrecursionlimit, limit)
         sys.setrecursionlimit(max(limit, _MOST_FRAMES))
 
@@ -842,8 +840,8 @@ def give_true_values(values: HostValues) -> Iterator[None]:
         for owner, name, call in (
             (private.FuncGraph, "_create_op_internal", values.create),
             (private.FuncGraph, "capture", capture),
-            (private.Function, "__call__", functools.partial(_call_function, values)),
-            (private.while_v2, "while_loop", functools.partial(make_loop, values)),
+            (private.Function, "__call__", partial(_call_function, values)),
+            (private.while_v2, "while_loop", partial(make_loop, values)),
         ):
             stack.enter_context(wrap_calls(owner, name, call))
 

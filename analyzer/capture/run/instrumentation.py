@@ -4,8 +4,8 @@ The graph does not say which tensors are gradients or which layer a name scope b
 ``GradientTape.gradient``, ``Optimizer.apply`` and Keras' name scopes do; a capture wraps them.
 """
 
-import contextlib
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -129,7 +129,7 @@ class Observations:
                 self._marks += 1
 
 
-@contextlib.contextmanager
+@contextmanager
 def observe_step() -> Iterator[Observations]:
     """Observe the steps that are traced or run in the block."""
     observed = Observations()
@@ -173,12 +173,12 @@ def observe_step() -> Iterator[Observations]:
         return old(tape)
 
     def end_tape(old: Any, tape: Any, *args: Any) -> Any:
-        with contextlib.suppress(KeyError):  # it was not added
+        with suppress(KeyError):  # it was not added
             op_callbacks.remove_op_callback(observed.add_line)
 
         return old(tape, *args)
 
-    with contextlib.ExitStack() as undo:
+    with ExitStack() as undo:
         for owner, name, call in (
             (tf.GradientTape, "__enter__", begin_tape),
             (tf.GradientTape, "__exit__", end_tape),
@@ -193,7 +193,7 @@ def observe_step() -> Iterator[Observations]:
         yield observed
 
 
-@contextlib.contextmanager
+@contextmanager
 def _mark_phase(observed: Observations, phase: Phase) -> Iterator[None]:
     """Mark a phase of an eager step in the trace, or note the ops that a graph gets in it."""
     if tf.executing_eagerly():
@@ -201,7 +201,7 @@ def _mark_phase(observed: Observations, phase: Phase) -> Iterator[None]:
         with (
             tf.profiler.experimental.Trace(mark, phase=str(phase))
             if observed.eager
-            else contextlib.nullcontext()
+            else nullcontext()
         ):
             yield
 

@@ -1,10 +1,10 @@
 """Run a step several times under the profiler, or at several sizes without it."""
 
-import contextlib
 import gc
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ _DELAYS = ((0, 0), (100_000, 0), (0, 50_000), (200_000, 100_000))
 _LONG_DELAY = (1_000_000, 0)
 
 
-@contextlib.contextmanager
+@contextmanager
 def profiling(logdir: Path) -> Iterator[Callable[[], None]]:
     """Trace the block into ``logdir``; the trace is written even if the block fails.
 
@@ -73,7 +73,7 @@ def profiling(logdir: Path) -> Iterator[Callable[[], None]]:
     tf.profiler.experimental.start(str(logdir))
     owner = os.getpid()
 
-    with contextlib.ExitStack() as block:
+    with ExitStack() as block:
         block.callback(tf.profiler.experimental.stop)
         try:
             yield block.close
@@ -153,15 +153,13 @@ def _describe_unmade(failure: BaseException) -> Capturing:
         raise failure
 
     program = Program(call=lambda: None, args=(), config=StepConfig())
-    error = replace(describe_failure(cause), where=find_user_line(cause))
-
     return Capturing(
         program,
         Observations(),
         StepVariables(program),
         [],
         0,
-        error=error,
+        error=replace(describe_failure(cause), where=find_user_line(cause)),
     )
 
 
@@ -190,7 +188,7 @@ def _run(
             {op.type for op in graphs.list_ops(state.function.graph)}, tf.__version__
         )
 
-    with contextlib.ExitStack() as block:
+    with ExitStack() as block:
         if own_process:
             state.variables.rehome_small()
         else:
@@ -224,7 +222,7 @@ def _run_step(state: Capturing, index: int, partitions: list[Any] | None) -> Non
         state.assumed.assign(index == STEP_WITH_ALL)
 
     has_graph = index == 0 and state.function is not None
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         stack.enter_context(collect_executed_graphs(partitions if has_graph else None))
         if "SIMULATED_CARDS" in os.environ:
             is_long = index and state.computed
@@ -243,7 +241,7 @@ def _call_step(state: Capturing, number: int) -> None:
         if tf.config.list_logical_devices("GPU"):  # the marker spans the card's work
             tf.test.experimental.sync_devices()
 
-    with contextlib.suppress(TypeError, ValueError):  # a structure of its own kind
+    with suppress(TypeError, ValueError):  # a structure of its own kind
         tensors = [one for one in tf.nest.flatten(result) if isinstance(one, tf.Tensor)]
         state.result = [tf.TensorSpec.from_tensor(one) for one in tensors]
 
@@ -314,7 +312,7 @@ def _measure_repeat(state: Capturing, delays: tuple[int, int]) -> TwoSizes:
     )
 
 
-@contextlib.contextmanager
+@contextmanager
 def trace_block(logdir: Path) -> Iterator[None]:
     """Trace the block into ``logdir``, with garbage collected at both ends.
 
@@ -344,7 +342,7 @@ def trace_block(logdir: Path) -> Iterator[None]:
         yield
     finally:
         gc.collect()
-        with contextlib.suppress(tf.errors.UnavailableError):  # the block stopped it
+        with suppress(tf.errors.UnavailableError):  # the block stopped it
             tf.profiler.experimental.stop()
 
 
@@ -353,7 +351,7 @@ def _has_statistics() -> bool:
     tensor = tf.ones([2]) + 1.0
     in_use_bytes = 0
 
-    with contextlib.suppress(ValueError, tf.errors.OpError):
+    with suppress(ValueError, tf.errors.OpError):
         in_use_bytes = tf.config.experimental.get_memory_info("CPU:0")["current"]
 
     del tensor

@@ -5,10 +5,10 @@ host: with true inputs if they lie there, otherwise with inputs that select ever
 Functions that the program calls are traced as a step is (``host_values.py``).
 """
 
-import contextlib
-import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -83,10 +83,10 @@ class ProgramValues:
         if self._functions.assumed is not None:
             self._functions.assumed.assign(selects_all)
 
-    @contextlib.contextmanager
+    @contextmanager
     def give(self) -> Iterator[None]:
         """Give eager ops in the block their sizes."""
-        with contextlib.ExitStack() as stack:
+        with ExitStack() as stack:
             for owner, name, call in (
                 (private.pywrap_tfe, "TFE_Py_FastPathExecute", self._execute_quickly),
                 (private.pywrap_tfe, "TFE_Py_Execute", self._execute_converted),
@@ -97,7 +97,7 @@ class ProgramValues:
                 stack.enter_context(wrap_calls(owner, name, call))
 
             for name, decides in _READS.items():
-                read = functools.partial(self._read, name, decides)
+                read = partial(self._read, name, decides)
                 stack.enter_context(wrap_calls(private.EagerTensorBase, name, read))
 
             yield
@@ -238,7 +238,7 @@ class ProgramValues:
 
         if op_type in _RUN_ON_HOST:
             return tf.nest.map_structure(
-                functools.partial(private.copy_to_device, device=HOST), own
+                partial(private.copy_to_device, device=HOST), own
             )
 
         is_known = bool(inputs) and all(one is not None for one in known)
@@ -302,7 +302,7 @@ class ProgramValues:
 
         return tensor
 
-    @contextlib.contextmanager
+    @contextmanager
     def _running_own_ops(self) -> Iterator[None]:
         """Leave the ops of the block, which are ours, as they are."""
         self._is_running = True
@@ -359,13 +359,11 @@ class ProgramValues:
         if op_type == "DynamicPartition":
             parts = attributes[attributes.index("num_partitions") + 1]
 
-        shape = tf.constant(tensor.shape.as_list(), tf.int32)
-
         return select_all_or_none(
             op_type,
             tensor,
             place,
-            shape,
+            tf.constant(tensor.shape.as_list(), tf.int32),
             tf.constant(self._selects_all),
             parts,
         )

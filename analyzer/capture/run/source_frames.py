@@ -1,7 +1,5 @@
 """Source lines of errors: the user's, a library's or ours, and their short form in messages."""
 
-import contextlib
-import itertools
 import linecache
 import os
 import re
@@ -9,7 +7,9 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -32,7 +32,7 @@ _STACK = (
 )
 
 _STARTED_IN = os.sep  # the working folder at the start; the user's code may change it
-with contextlib.suppress(OSError):  # it has been removed
+with suppress(OSError):  # it has been removed
     _STARTED_IN = os.getcwd()
 
 
@@ -48,7 +48,7 @@ def describe_user_error(error: BaseException) -> str:
     has_layer = bool(lines) and lines[0].startswith("Exception encountered")
     reason = " ".join(lines[: 2 if has_layer else 1])
 
-    for line, after in itertools.pairwise(lines):
+    for line, after in pairwise(lines):
         if line.endswith(_KERAS_REASON):
             reason = after
             break
@@ -122,7 +122,7 @@ def shorten_path(filename: str) -> str:
     if cell := find_cell(filename):
         return cell
 
-    with contextlib.suppress(ValueError):
+    with suppress(ValueError):
         return str(Path(filename).relative_to(_STARTED_IN))
 
     return filename
@@ -140,12 +140,10 @@ def _describe_traced_error(lines: list[str]) -> str:
         if not is_library(frame[1]):
             where = f"{shorten_path(frame[1])}:{frame[2]}: "
 
-    for line, after in itertools.pairwise([*lines, ""]):
+    for line, after in pairwise([*lines, ""]):
         if _ERROR.match(line):
-            has_layer = "Exception encountered" in line
-
             text = line
-            if has_layer:
+            if "Exception encountered" in line:
                 text = f"{line} {after}".strip()
 
     return f"{where}{text}"

@@ -25,7 +25,6 @@ from analyzer.capture.run.source_frames import (
 from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.run.xla_dumps import (
     read_dumped_plan,
-    remove_dump_flags,
 )
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
@@ -47,26 +46,6 @@ from analyzer.model.machine import count_cores
 from analyzer.simulated_card.core_calls import describe_refusals
 
 _MOST_NAMES = 3  # of ops or functions in a note
-
-# Prefixes of the variables that change TensorFlow's allocations; a report shows no others.
-_ENVIRONMENT = (
-    "TF_CPU_",
-    "TF_CUDNN_",
-    "TF_CUBLAS_",
-    "TF_CUDA_",
-    "TF_DETERMINISTIC_",
-    "TF_GPU_",
-    "TF_NUM_",
-    "TF_DEVICE_MIN_SYS_MEMORY_IN_MB",
-    "TF_ENABLE_GPU_GARBAGE_COLLECTION",
-    "TF_ENABLE_ONEDNN_OPTS",
-    "TF_FORCE_GPU_ALLOW_GROWTH",
-    "TF_USE_CUBLASLT",
-    "TF_XLA_FLAGS",
-    "XLA_FLAGS",
-    "CUDA_VISIBLE_DEVICES",
-)
-
 
 # A function that XLA compiled, and its module (HloProto) with the buffer assignment.
 CompiledPlan: TypeAlias = tuple[CompiledFunction, bytes]
@@ -192,7 +171,6 @@ def describe_capture(
             "python": platform.python_version(),
             "analyzer": __version__,
         },
-        environment=_read_environment(),
     )
 
     return Captured(run, every)
@@ -218,20 +196,6 @@ def _mark_ops(
         gradients |= {one.prefix + tensor for tensor in found}
 
     return every, gradients
-
-
-def _read_environment() -> dict[str, str]:
-    """Return the variables that change TensorFlow's allocations."""
-    found = {}
-    for name, text in sorted(os.environ.items()):
-        value = text
-        if name == "XLA_FLAGS":
-            value = remove_dump_flags(text)
-
-        if value and name.startswith(_ENVIRONMENT):
-            found[name] = value
-
-    return found
 
 
 def _find_outputs(program: Program, result: Sequence[tf.TensorSpec]) -> list[Any]:

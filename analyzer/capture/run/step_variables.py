@@ -1,8 +1,8 @@
 """The variables of a step: owner, and address at each snapshot."""
 
-import contextlib
 import ctypes
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Any
 
 import tensorflow as tf
@@ -236,7 +236,7 @@ class StepVariables:
             is_optimizer = issubclass(type(thing), optimizers)
             owned: list[Any] = []
 
-            with contextlib.suppress(AttributeError):  # its constructor failed
+            with suppress(AttributeError):  # its constructor failed
                 owned = get_variables(thing)
 
             used = [one for one in owned if id(get_raw_variable(one)) in wanted]

@@ -1,16 +1,16 @@
 """Let another function make the calls of a function of TensorFlow or Keras. Needs no TensorFlow."""
 
-import contextlib
-import functools
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
 Arguments: TypeAlias = tuple[Any, ...]  # of a call
 
 
-@contextlib.contextmanager
+@contextmanager
 def wrap_calls(owner: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
     """In the block, let ``call`` make the calls of a function of a class or module.
 
@@ -18,7 +18,7 @@ def wrap_calls(owner: Any, name: str, call: Callable[..., Any]) -> Iterator[None
     """
     old = getattr(owner, name)
 
-    @functools.wraps(old)
+    @wraps(old)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return call(old, *args, **kwargs)
 

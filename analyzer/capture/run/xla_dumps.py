@@ -3,27 +3,17 @@
 XLA reads ``XLA_FLAGS`` once, at the first compilation of a process; nothing here imports TensorFlow.
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
 from analyzer.model.xla_flags import path_flag, read_flags
 from analyzer.tracing.parse.buffer_plan import HloProto
 
-_OURS = re.compile(
-    r'\s*--xla_dump_to=(?:"(?:[^"\\]|\\.)*"|\S*)\s+--xla_dump_hlo_as_proto$'
-)
-
 
 def add_dump_flags(folder: Path, flags: str) -> str:
     """Return ``XLA_FLAGS`` that make XLA dump each compiled module and its plan into ``folder``."""
     ours = f"{path_flag('--xla_dump_to', folder)} --xla_dump_hlo_as_proto"
     return f"{read_flags(flags)} {ours}".strip()
-
-
-def remove_dump_flags(flags: str) -> str:
-    """Return ``XLA_FLAGS`` without the flags from ``add_dump_flags``."""
-    return _OURS.sub("", flags).strip()
 
 
 def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str, int]:

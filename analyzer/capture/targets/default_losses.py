@@ -147,8 +147,7 @@ def _get_losses_by_output(model: Any, outputs: Any, count: int) -> list[Any]:
     losses: list[Any] = []
     if isinstance(outputs, dict):
         for key in sorted(outputs):
-            size = len(tf.nest.flatten(outputs[key]))
-            losses += _spread(loss.get(key), size)
+            losses += _spread(loss.get(key), len(tf.nest.flatten(outputs[key])))
 
         return losses
 

@@ -3,12 +3,12 @@
 No kernel of a simulated card computes, so a vocabulary or an adapted layer would be built from zeros.
 """
 
-import contextlib
-import functools
 import math
 import os
 import weakref
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -116,7 +116,7 @@ class SetupValues:
 _collected: list[SetupValues] = []
 
 
-@contextlib.contextmanager
+@contextmanager
 def collect_setup_values() -> Iterator[SetupValues | None]:
     """Let the user's code in the block run on the host, if the step runs on a simulated card."""
     if "SIMULATED_CARDS" not in os.environ:
@@ -139,7 +139,7 @@ def move_to_card(structure: Any) -> Any:
     return tf.nest.map_structure(_collected[-1].move, structure, expand_composites=True)
 
 
-@contextlib.contextmanager
+@contextmanager
 def run_setup_on_host() -> Iterator[None]:
     """Run eager ops of the block on the host, except for models and the creation of variables."""
     if not _collected:
@@ -147,7 +147,7 @@ def run_setup_on_host() -> Iterator[None]:
         return
 
     values = _collected[-1]
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         stack.enter_context(tf.device("/CPU:0"))
         own_scope = private.get_eager_device()
 
@@ -171,7 +171,7 @@ def run_setup_on_host() -> Iterator[None]:
         stack.enter_context(tf.variable_creator_scope(create))
 
         for model_class in get_classes("Model"):
-            call = functools.partial(_call_on_card, own_scope)
+            call = partial(_call_on_card, own_scope)
             stack.enter_context(wrap_calls(model_class, "__call__", call))
 
         convert = private.constant_op, "convert_to_eager_tensor", _mark_constant
@@ -184,7 +184,7 @@ def _call_on_card(own_scope: Any, old: Any, model: Any, *args: Any, **kw: Any) -
     is_free = tf.executing_eagerly() and private.get_eager_device() is own_scope
     device = _CARD if is_free and model.weights else None
 
-    with contextlib.nullcontext() if device is None else tf.device(device):
+    with nullcontext() if device is None else tf.device(device):
         return old(model, *args, **kw)
 
 

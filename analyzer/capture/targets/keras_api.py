@@ -4,10 +4,10 @@ A model of Keras 2 (``tf_keras``) is no target, but a script or a step may use o
 here: if the user's code has not imported it, no object belongs to it.
 """
 
-import contextlib
 import operator
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import keras
@@ -37,7 +37,7 @@ def get_classes(path: str) -> tuple[type, ...]:
     """Return the class with a dotted name, such as ``layers.Layer``, in each imported Keras."""
     classes = []
     for package in (keras, sys.modules.get(_KERAS_2)):
-        with contextlib.suppress(AttributeError):
+        with suppress(AttributeError):
             classes.append(operator.attrgetter(path)(package))
 
     return tuple(classes)

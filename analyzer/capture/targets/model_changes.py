@@ -10,9 +10,9 @@ A remedy is written ``KIND=VALUE``; several are separated by commas:
     recompute=a>b|c>d   recompute the layers from ``a`` to ``b`` and from ``c`` to ``d`` as blocks
 """
 
-import contextlib
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -34,7 +34,7 @@ _ALL_BUT_LAST = "all-but-last"
 _NEED_MODEL = frozenset({"freeze", "lora", "quantize", "recompute"})
 
 
-@contextlib.contextmanager
+@contextmanager
 def apply_while_building(remedy: str, text: str) -> Iterator[None]:
     """Apply a remedy to the code in the block, which builds a model or a step with its optimizer."""
     parts = _split(remedy)
@@ -63,7 +63,7 @@ def change_step(function: Any, remedy: str, text: str) -> Any:
     return tf.function(function) if "graph" in _split(remedy) else function
 
 
-@contextlib.contextmanager
+@contextmanager
 def _accumulate(steps: int) -> Iterator[list[str]]:
     """Let each Keras optimizer in the block accumulate gradients; yield the names of their classes."""
     made: list[str] = []

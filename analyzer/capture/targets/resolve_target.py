@@ -1,6 +1,5 @@
 """Load the object that a target names and make it a step that can be called."""
 
-import contextlib
 import gc
 import importlib
 import importlib.util
@@ -8,6 +7,7 @@ import inspect
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,7 +142,7 @@ _SIGNATURE = "Save it with one: model.export(FOLDER), or tf.saved_model.save(…
 
 
 def _call_user_code(make: Callable[[], Any], text: str) -> Any:
-    with contextlib.suppress(ValueError):  # no signature is known
+    with suppress(ValueError):  # no signature is known
         try:
             inspect.signature(make).bind()
         except TypeError as error:
@@ -155,7 +155,7 @@ def _call_user_code(make: Callable[[], Any], text: str) -> Any:
         return make()
 
 
-@contextlib.contextmanager
+@contextmanager
 def _convert_errors(text: str) -> Iterator[None]:
     try:
         yield
@@ -261,7 +261,7 @@ def _list_subclasses(kind: Any) -> list[Any]:
     return found
 
 
-@contextlib.contextmanager
+@contextmanager
 def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
     try:
         yield
@@ -353,7 +353,7 @@ def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
     gc.collect()  # the weights of the failed attempt would count as the step's
 
     # Keras writes losses and metrics into an .h5 file that it cannot always read again.
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         model = keras.saving.load_model(spec.path, compile=False)
         program = make_program(model, spec.text, options)
         program.messages.append(

@@ -1,8 +1,8 @@
 """A callable step."""
 
-import contextlib
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -165,7 +165,7 @@ def make_function_program(
 def _name_inputs(function: Any, signature: Any) -> list[str]:
     """Return a unique name for each tensor of a signature: its own, or its parameter's."""
     parameters: list[str] = []
-    with contextlib.suppress(ValueError, TypeError):
+    with suppress(ValueError, TypeError):
         parameters = list(inspect.signature(function.python_function).parameters)
 
     if parameters[:1] == ["self"]:

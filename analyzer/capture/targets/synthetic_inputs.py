@@ -6,11 +6,11 @@ and would be missing from the allocator's statistics. In an estimate they take n
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, TypeAlias
 
 import keras
@@ -152,7 +152,7 @@ def make_iterator(data: Any, strategy: Any) -> Any:
     """Return an iterator over a strategy's batches, each made when the step asks for it."""
 
     def make_batch(number: Any) -> Any:
-        index = itertools.count()
+        index = count()
         draw = lambda part: part and part.draw(number, next(index))  # noqa: E731
 
         return tf.nest.map_structure(draw, _to_tuples(data))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import itertools
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ import types
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ _GRAPHS = [
 _OWN_REFERENCES = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Link:
     """An object on the way from a name of the user's code to a held object."""
 
@@ -131,9 +131,7 @@ class HolderSearch:
                 if len(links) > _MAX_OBJECTS or time.thread_time() > until_s:
                     break
 
-                reached = list(
-                    itertools.chain.from_iterable(map(self._list_parts, followed))
-                )
+                reached = list(chain.from_iterable(map(self._list_parts, followed)))
 
         return links
 
@@ -206,7 +204,7 @@ class HolderSearch:
 
     def find_container(self, things: list[Any]) -> str:
         """Return in words a named container of the first object, with its line; may be empty."""
-        for holder in itertools.chain(*self.find_all(things[:1]).values()):
+        for holder in chain(*self.find_all(things[:1]).values()):
             if holder.grows:
                 return f"{holder.holder} ({holder.where})"
 

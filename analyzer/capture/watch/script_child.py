@@ -5,11 +5,8 @@ effect. All modules that this one needs are imported before the script's folder 
 """
 
 import builtins
-import contextlib
-import functools
 import importlib.abc
 import importlib.machinery
-import itertools
 import math
 import os
 import shlex
@@ -19,6 +16,9 @@ import threading
 import time
 import types
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import wraps
+from itertools import pairwise
 from pathlib import Path
 from runpy import _get_module_details  # type: ignore[attr-defined]
 from types import FrameType, TracebackType
@@ -141,7 +141,7 @@ class ScriptRun:
             sys.exit(status)  # a fork by the script that ran to the script's end
 
         # it ends the wait for the script's threads
-        with contextlib.suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt):
             self._is_script = True
             for thread in threading.enumerate():
                 if not thread.daemon and thread is not threading.current_thread():
@@ -258,7 +258,7 @@ class ScriptRun:
         """Write the observations before ``os._exit`` and at SIGTERM; drop them in a fork."""
         leave = os._exit
 
-        @functools.wraps(leave)
+        @wraps(leave)
         def exit_now(status: int) -> NoReturn:
             self.finish(f"os._exit({status})")
             leave(status)
@@ -276,7 +276,7 @@ class ScriptRun:
         name = signal.Signals(number).name
         self.finish(name, KeyboardInterrupt(name))
 
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             sys.stdout.flush()
 
         # die of it, as a Python that does not catch it does
@@ -308,7 +308,7 @@ def _get_status(stop: SystemExit) -> int:
     if stop.code is None or isinstance(stop.code, int):
         return (stop.code or 0) % 256
 
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         print(stop.code, file=sys.stderr)
 
     return 1
@@ -337,7 +337,7 @@ def _remove_our_frames(trace: TracebackType | None) -> TracebackType | None:
 
     rows.append(None)
 
-    for row, following in itertools.pairwise(rows):
+    for row, following in pairwise(rows):
         assert row is not None
         row.tb_next = following
 

@@ -5,7 +5,6 @@ The child is in this process' group, so the terminal's Ctrl-C and Ctrl-Z reach i
 system kills the script. If a signal ends the script, its descendants are also ended.
 """
 
-import contextlib
 import json
 import math
 import secrets
@@ -15,7 +14,7 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -122,7 +121,7 @@ def run_script(
 
 def _take_text(path: Path) -> str | None:
     """Read and remove a file; return None if there is none."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         text = path.read_text("utf-8", "replace")
         path.unlink()
 
@@ -151,7 +150,7 @@ def _run_in_terminal(
 
     watched = {*ENDING, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    stack = contextlib.ExitStack()
+    stack = ExitStack()
     pipes: dict[str, Any] = (
         {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if view else {}
     )
@@ -241,7 +240,7 @@ POOL_RECORDS = "TF_BFC_MEMORY_DUMP"
 
 def write_fault(folder: Path) -> None:
     """Write the traceback of the current exception, an error of ours."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         (folder / _FAULT_FILE).write_text(traceback.format_exc(), "utf-8")
 
 
@@ -254,7 +253,7 @@ def write_untraced(folder: Path, note: WatchNote) -> None:
 def read_untraced(folder: Path) -> WatchNote | None:
     """Read and remove the note of ``write_untraced``; None if there is none or it is damaged."""
     text = _take_text(folder / _UNTRACED_FILE) or ""
-    with contextlib.suppress(msgspec.MsgspecError):
+    with suppress(msgspec.MsgspecError):
         return msgspec.json.decode(text, type=WatchNote)
 
     return None

@@ -5,11 +5,11 @@ Each wrapper passes its arguments, result and exceptions through unchanged.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ class Hooks:
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        self._wrappers = contextlib.ExitStack()
+        self._wrappers = ExitStack()
         self._local = threading.local()
 
     def install(self) -> None:
@@ -65,7 +65,7 @@ class Hooks:
         self._around(keras.Model, "__call__", watcher.call_model)
 
         for kind in ("shuffle", "cache", "prefetch"):
-            self._report(dataset, kind, functools.partial(data.add_stage, kind))
+            self._report(dataset, kind, partial(data.add_stage, kind))
 
         self._report(keras_trainer.Trainer, "__init__", data.add_model)
         self._report(

@@ -1,6 +1,5 @@
 """Memory of a program as TensorFlow reports it: after its steps, its peaks, and when it ran out."""
 
-import contextlib
 import ctypes
 import os
 import re
@@ -8,6 +7,7 @@ import resource
 import shutil
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -156,7 +156,7 @@ class ProcessPeak:
 
     def resume(self) -> None:
         """Count again; without a way to restart the system's figure, the count stays."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")  # proc(5)
             left_bytes = _read_resident_bytes() - self._resident_bytes
             self._added_bytes = max(left_bytes, 0)
@@ -173,13 +173,13 @@ class ProcessPeak:
 
 def _return_free_memory() -> None:
     """Return the free memory of the C library's heap to the system, if it can (``malloc_trim``)."""
-    with contextlib.suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _read_largest_bytes() -> int:
     """Return the largest resident memory of the process, or 0."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         status = Path("/proc/self/status").read_text()
         highest = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
         if highest is not None:
@@ -190,7 +190,7 @@ def _read_largest_bytes() -> int:
 
 def _read_resident_bytes() -> int:
     """Return the process' resident memory; 0 if the system does not state it."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         pages = Path("/proc/self/statm").read_text().split()[1]
         return int(pages) * _PAGE_BYTES
 
@@ -231,9 +231,8 @@ def find_pool_holders(pool: Any) -> Iterator[tuple[int, str, str]]:
     def take(addresses: Iterable[int | None]) -> int:
         return sum(sizes.pop(address, 0) for address in addresses)
 
-    variables = find_live_objects(tf.Variable)
     yield (
-        take(map(find_variable_address, variables)),
+        take(map(find_variable_address, find_live_objects(tf.Variable))),
         "variables: weights, optimizer",
         "",
     )
@@ -306,7 +305,7 @@ def _name_variables(variables: StepVariables | None) -> dict[int | None, str]:
     if variables is None:
         return {}
 
-    with contextlib.suppress(Exception):  # reading may need memory
+    with suppress(Exception):  # reading may need memory
         variables.snapshot()
 
     paths = [row.path for row in variables.rows()]

@@ -1,8 +1,8 @@
 """One trace from the start of a program to the end of its traced steps, and its run folder."""
 
-import contextlib
 import shutil
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class StepTrace:
         self._dump = dump
         self._simulated_card = simulated_card
         self._values = values  # of simulated cards
-        self._observing = contextlib.ExitStack()
+        self._observing = ExitStack()
         self.observed = Observations()
         self.is_observing = False
         self.batch_size: int | None = None  # first axis of the steps' input
@@ -153,7 +153,7 @@ class StepTrace:
         for name in (GRAPH_FILE, RUN_FILE):
             (self._folder / name).unlink(missing_ok=True)
 
-    def _keeping_log_lines(self) -> contextlib.AbstractContextManager[None]:
+    def _keeping_log_lines(self) -> AbstractContextManager[None]:
         """Keep the profiler's log lines, which a run of the program alone lacks, in the run folder."""
         return send_stderr_to(self._folder / LOG_FILE)
 
@@ -291,7 +291,7 @@ class StepTrace:
     def _stop(self, *, has_snapshot: bool) -> None:
         assert self.variables is not None
         if has_snapshot:
-            with contextlib.suppress(Exception):  # reading may need memory
+            with suppress(Exception):  # reading may need memory
                 self.variables.snapshot()
 
         self.observed.eager = False

@@ -4,10 +4,10 @@ Needs no TensorFlow.
 """
 
 import ast
-import contextlib
 import inspect
 import linecache
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
@@ -76,7 +76,7 @@ def list_codes(function: Any, depth: int = 3) -> Iterator[CodeType]:
         yield code
 
         for cell in (getattr(function, "__closure__", None) or ()) if depth else ():
-            with contextlib.suppress(ValueError):  # not bound yet
+            with suppress(ValueError):  # not bound yet
                 enclosed = inspect.unwrap(cell.cell_contents)
                 if inspect.isroutine(enclosed):
                     yield from list_codes(enclosed, depth - 1)

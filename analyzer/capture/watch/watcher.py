@@ -8,11 +8,11 @@ the next tape is made. If several such steps precede each update, they are micro
 without a repeated call counts as one step.
 """
 
-import contextlib
 import inspect
 import os
 import threading
 from collections.abc import Callable, Hashable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ class Watcher:
             self.readings.live_file = live_file
 
         self._hooks = Hooks(self)
-        self._giving = contextlib.ExitStack()  # values of a simulated card
+        self._giving = ExitStack()  # values of a simulated card
         self._candidates = StepCandidates(warmup)
 
         # fields of objects that are held after the traced steps

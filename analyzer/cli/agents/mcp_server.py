@@ -6,11 +6,11 @@ import os
 import re
 import signal
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT
+from tempfile import TemporaryDirectory
 from types import UnionType
 from typing import Any, get_args, get_origin
 
@@ -191,7 +191,7 @@ class ToolCommand:
 
     async def run(self, arguments: dict[str, Any], report: Report) -> Any:
         """Run the command in a child and return its document, or its last messages as an error."""
-        with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
+        with TemporaryDirectory(prefix="analyze-") as folder:
             answer = Path(folder) / "answer.json"
             name, *words = self.write_words(arguments)
             stages = ["--verbose"] if self._has_stages else []

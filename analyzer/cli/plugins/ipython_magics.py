@@ -3,14 +3,14 @@
 ``%%memory`` prints the TensorFlow memory that a cell allocates and keeps.
 """
 
-import functools
 import io
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from analyzer.capture.watch.script_launch import POOL_RECORDS
@@ -59,10 +59,10 @@ def _measure_cell(shell: Any, cell: str) -> None:
 _MOST_HOLDERS = 5
 
 
-@functools.cache
-def _record_folder() -> tempfile.TemporaryDirectory[str]:
+@cache
+def _record_folder() -> TemporaryDirectory[str]:
     """Return the folder of the records, which is removed at the end of the process."""
-    return tempfile.TemporaryDirectory(prefix="analyze-")
+    return TemporaryDirectory(prefix="analyze-")
 
 
 def _explain_cell(result: Any) -> None:

@@ -1,10 +1,10 @@
 """Measure a block of code with TensorFlow's allocator: its peak, and the memory that it keeps."""
 
-import contextlib
-import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 
@@ -52,14 +52,14 @@ class BlockMeasure:
         )
 
 
-@contextlib.contextmanager
+@contextmanager
 def tracing_block() -> Iterator[BlockMeasure]:
     """Trace the block, and fill the measure if it ends well; always remove the trace."""
     from analyzer.capture.run.profiled_run import trace_block
 
     measure = BlockMeasure()
 
-    with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
+    with TemporaryDirectory(prefix="analyze-") as folder:
         with trace_block(Path(folder)):
             yield measure
 

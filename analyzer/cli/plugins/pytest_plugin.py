@@ -8,9 +8,9 @@ allocator that a GPU uses, because only that one records each allocation in the 
 TensorFlow reads the setting when it creates its devices, after test collection.
 """
 
-import functools
 import os
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -35,7 +35,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
 
             # Not a hook wrapper: its form depends on pluggy's version.
-            measured = functools.partial(_run_measured, item, item.runtest, limits)
+            measured = partial(_run_measured, item, item.runtest, limits)
             item.runtest = measured  # type: ignore[method-assign]
 
 

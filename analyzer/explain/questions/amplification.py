@@ -185,10 +185,6 @@ _PART_OF_SLICES = (
     "positions, such as those of tf.where, take one element for each: tf.gather_nd(x, "
     "index), or tf.boolean_mask(x, mask)."
 )
-_PART_OF_LOOP = (
-    "The loop keeps the results of all trips. Carry what is read as a state of the loop: "
-    "the best result so far, or a sum."
-)
 _PART = (
     "is made, but a small part or a sum of it is read",
     "Take the part before the large tensor is made: head(hidden[:, -1:]) in place of "
@@ -217,12 +213,9 @@ _MOVING = frozenset(
         *_FUSED,
     }
 )
-_STACK = "TensorListStack"
 _ENLARGING = frozenset({"ResizeBilinear", "ResizeNearestNeighbor", "ResizeBicubic"})
 _MASKS = ("RandomUniform", "StatelessRandomUniformV2")  # of dropout
-_STARTS = frozenset(
-    {*_ELEMENTWISE, *MATRICES, *_EXPANDING, *_MASKS, _STACK, *_ENLARGING}
-)
+_STARTS = frozenset({*_ELEMENTWISE, *MATRICES, *_EXPANDING, *_MASKS, *_ENLARGING})
 _LOOPED = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
 
 _SCORING = (*_FUSED, "Exp", "Log", "LogSoftmax", "Softmax")
@@ -521,7 +514,6 @@ def _report_persistent(
 
     rows = pd.concat([results, passed])
     where = next(filter(None, passed["source"]), "")  # of tape.gradient
-    saves = saved_without(analysis, rows["requested_bytes"], freed, rows["dies"])
     kept = analysis.at_peak(rows)
     yield report_share(
         analysis,
@@ -532,7 +524,7 @@ def _report_persistent(
         "block, without persistent=True.",
         kept,
         where,
-        saves,
+        saved_without(analysis, rows["requested_bytes"], freed, rows["dies"]),
     )
 
 
@@ -623,8 +615,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     is_later = rows.groupby("sum").cumcount() >= (1 if is_known else _SUMMED_EAGERLY)
 
     for source, equal in rows.groupby("source", observed=True):
-        gone = equal[is_later[equal.index]]
-        saves = saved_without_rows(analysis, gone)
+        saves = saved_without_rows(analysis, equal[is_later[equal.index]])
         if saves < analysis.least_bytes:
             continue
 
@@ -987,11 +978,6 @@ def _find_flow(
             detail = _PART_OF_SLICES
         elif "MatrixDiagPartV3" in ends:
             detail = _PART_OF_DIAGONAL
-        elif _STACK in makers:
-            detail = _PART_OF_LOOP
-            count = int(first["shape"].strip("[").partition(",")[0])
-            table = analysis.recording.allocations
-            gone = pd.concat([gone, table[table["requested_bytes"] * count == size]])
 
     if not is_found:
         return None
@@ -1053,8 +1039,7 @@ def _find_logits(
     weights = analysis.rows[analysis.rows["variable"] != ""]
     sizes = large["requested_bytes"]
     is_scratch = sizes.isin(fused) & (large["tensor"] == "")
-    is_weight = large["shape"].isin(set(weights["shape"]))
-    large = large[~is_scratch & ~is_weight]
+    large = large[~is_scratch & ~large["shape"].isin(set(weights["shape"]))]
 
     for size, rows in large.groupby("requested_bytes", observed=True):
         last = rows["shape"].astype(str).str.extract(_LAST_AXIS, expand=False)

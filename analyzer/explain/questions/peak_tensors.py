@@ -36,8 +36,6 @@ from analyzer.model.units import format_bytes
 
 _BATCH_RATIO = 0.5  # of the activations that share a first axis: it is the batch
 
-_LARGE_RISE_BYTES = 1 << 20  # a step
-
 _TENSORS = 8
 _MANY_EXAMPLES = 1000  # in a single call from which on it seems to have all data
 _USUAL_BATCH = 32  # of ``predict``
@@ -110,12 +108,12 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     peak = analysis.peak.requested_bytes
 
     batch = find_batch(analysis)
-    is_temporary = alive["category"] == Category.TEMPORARY.value
+    is_temporary = alive["category"] == Category.TEMPORARY
     unknown = _sum_of(alive[is_temporary & (alive["shape"] == "")])
 
     rows = analysis.rows
     is_own = rows["born"].between(analysis.first, analysis.last)
-    is_own |= rows["category"] == Category.INPUT.value
+    is_own |= rows["category"] == Category.INPUT
     both = rows.loc[is_own | rows.index.isin(alive.index), _OF_BUFFER]
     freed = _freed_by_half(analysis, both, batch)
     growing = _sum_of(both[(freed > 0) & both.index.isin(alive.index)])
@@ -146,7 +144,7 @@ def find_batch(analysis: Analysis) -> int:
         return stated or 0
 
     alive = analysis.alive
-    kept = alive[alive["category"] == Category.ACTIVATION.value]
+    kept = alive[alive["category"] == Category.ACTIVATION]
     sums = _sum_by_first_axis(kept)
     if sums.empty or sums.max() < _BATCH_RATIO * _sum_of(kept):
         return 0
@@ -191,9 +189,9 @@ def _freed_by_half(
     is_batch = (first % max(batch, 1) == 0) & ~is_weight
 
     # An input of several batches is a data set, whose size the batch does not change.
-    is_batch &= (rows["category"] != Category.INPUT.value) | (first == batch)
+    is_batch &= (rows["category"] != Category.INPUT) | (first == batch)
 
-    is_input = analysis.rows["category"] == Category.INPUT.value
+    is_input = analysis.rows["category"] == Category.INPUT
     examples = {*analysis.rows.loc[is_input, "shape"]}
     lengths = [*weights, *(re.sub(r"^\[\d+", "", one) for one in examples)]
     pair = re.compile(rf"\[{batch},{batch}(,\d+)?\]")
@@ -201,8 +199,7 @@ def _freed_by_half(
     if any(re.search(rf"\b{batch}\b", text) for text in lengths):
         is_pair &= False
 
-    share = np.where(is_pair, 0.75, 0.5)
-    freed = rows["requested_bytes"] * share * (batch > 1)
+    freed = rows["requested_bytes"] * np.where(is_pair, 0.75, 0.5) * (batch > 1)
 
     return freed.where(is_batch | is_unknown, 0).astype("int64")
 
@@ -220,12 +217,11 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
         return
 
     last = steps[-1].last
-    is_after = rows["born"] > steps[-2].last
-    is_new = is_after & (rows["born"] <= last)
+    is_new = rows["born"].between(steps[-2].last + 1, last)
 
     yield Finding(
         id="growth-per-step",
-        severity=Severity.HIGH if rise >= _LARGE_RISE_BYTES else Severity.LOW,
+        severity=Severity.HIGH,
         title=f"Memory grows by {format_bytes(rise)} a step",
         detail="Tensors that are alive after a step are not freed by the next one. "
         "Usual causes: a list that collects tensors, a metric that is never reset, a "
@@ -273,7 +269,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     ops = graph.ops.values()
     gathers = {graph.layers[op.name] for op in ops if op.type in LOOKUPS} - {""}
     is_table = rows["layer"].isin(gathers) & (rows["variable"] != "")
-    tables = rows[is_table & (rows["category"] == Category.PARAMETER.value)]
+    tables = rows[is_table & (rows["category"] == Category.PARAMETER)]
     is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))
     is_like_table &= rows["layer"].isin([*gathers, ""])
 
@@ -283,7 +279,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     if tables.empty or _sum_of(at_peak) < analysis.least_bytes:
         return
 
-    state = rows[rows["category"] == Category.OPTIMIZER_STATE.value]
+    state = rows[rows["category"] == Category.OPTIMIZER_STATE]
     id_ = "dense-gradient"
     words = "Dense gradients of embedding tables"
     detail = (
@@ -312,7 +308,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
 
     # After a scattered update, each read of the table copies it (``copy_on_read_mode`` in
     # ``resource_variable_ops.cc``).
-    is_read = rows["category"] == Category.ACTIVATION.value
+    is_read = rows["category"] == Category.ACTIVATION
     if not rows[is_like_table & is_read & (rows["born"] >= analysis.first)].size:
         saves -= int(tables["requested_bytes"].max())
 
@@ -323,8 +319,8 @@ def find_eager_results(analysis: Analysis) -> Iterator[Finding]:
     """Report the activations of a training step whose ops run one by one from Python."""
     step = analysis.recording.step_config
     alive = analysis.alive
-    rows = alive[alive["category"] == Category.ACTIVATION.value]
-    trains = (analysis.rows["category"] == Category.GRADIENT.value).any()
+    rows = alive[alive["category"] == Category.ACTIVATION]
+    trains = (analysis.rows["category"] == Category.GRADIENT).any()
     is_eager = step.eager and not step.is_jax
     if not is_eager or not trains or not is_most(analysis, rows):
         return
@@ -357,7 +353,7 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
     if watch is None:
         is_layout = rows["op"].astype(str).str.contains("LayoutOptimizer")
         rows = rows[is_retained(rows) & ~is_layout]
-        inputs = alive[alive["category"] == Category.INPUT.value]
+        inputs = alive[alive["category"] == Category.INPUT]
         saves_bytes = min(_sum_of(inputs), _sum_of(rows))
     else:
         from analyzer.explain.running.leaks import tensors_left
@@ -390,7 +386,7 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     """Report optimizer state of several slots that is a large share of the peak."""
     alive = analysis.alive
     peak = analysis.peak.requested_bytes
-    slots = alive[alive["category"] == Category.OPTIMIZER_STATE.value]
+    slots = alive[alive["category"] == Category.OPTIMIZER_STATE]
     state = _sum_of(slots)
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
     saves = state // 2
@@ -413,7 +409,7 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     """Report workspaces that are alive at the peak, and the most that smaller ones can save."""
     rows = analysis.rows
     own = rows[
-        (rows["category"] == Category.WORKSPACE.value) & ~rows["role"].isin(FIXED_ROLES)
+        (rows["category"] == Category.WORKSPACE) & ~rows["role"].isin(FIXED_ROLES)
     ]
     at_peak = analysis.at_peak(own[own["role"] != TRIAL_ROLE])
     if _sum_of(at_peak) <= LOW * analysis.peak.requested_bytes:

@@ -66,8 +66,6 @@ def growth_of(sizes: Mapping[int, int], warmup: int) -> TrendFigures:
 
     level = int(size[-1])
     noise = max(_NOISE_BYTES, _NOISE_RATIO * level)
-    near = _LEVEL_RATIO * level
-
     rest = size - middle * step
     spread = _SPREADS * float(np.median(np.abs(rest - np.median(rest))))
 
@@ -81,7 +79,7 @@ def growth_of(sizes: Mapping[int, int], warmup: int) -> TrendFigures:
     elif (
         high * steps <= noise
         or high < SMALL_SLOPE_BYTES
-        or (middle <= 0 and np.ptp(size) <= near)
+        or (middle <= 0 and np.ptp(size) <= _LEVEL_RATIO * level)
     ):
         trend = "flat"
 

@@ -116,7 +116,7 @@ def describe_uncounted_batch(analysis: Analysis) -> Iterator[str]:
     ]
     example_bytes = max(examples, default=0)
     batch_bytes = find_batch(analysis) * example_bytes
-    inputs = analysis.rows[analysis.rows["category"] == Category.INPUT.value]
+    inputs = analysis.rows[analysis.rows["category"] == Category.INPUT]
     is_held = inputs["requested_bytes"].max() >= example_bytes
 
     if not is_held and batch_bytes > _LEAST_RATIO * analysis.peak.requested_bytes:

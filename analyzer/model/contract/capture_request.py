@@ -50,6 +50,11 @@ class TargetSpec(Struct, frozen=True, kw_only=True):
     attribute: str = ""  # the name after the colon
 
     @property
+    def is_trace(self) -> bool:
+        """Whether it is an existing trace or the folder of a run."""
+        return self.kind is TargetKind.TRACE
+
+    @property
     def source(self) -> Path:
         """The file or folder to read; for a module, its file in the working folder."""
         if self.kind is TargetKind.MODULE:

@@ -30,10 +30,9 @@ def op_types(text: str) -> frozenset[str]:
 @cache
 def read_op_types(place: str) -> dict[str, dict[str, frozenset[str]]]:
     """Return the tables of a file of the package, with the op types of each row."""
-    tables = read_table(place, dict[str, dict[str, str]])
     found = {}
 
-    for name, rows in tables.items():
+    for name, rows in read_table(place, dict[str, dict[str, str]]).items():
         found[name] = {key: op_types(text) for key, text in rows.items()}
 
     return found

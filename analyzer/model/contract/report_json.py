@@ -1,10 +1,10 @@
 """Conversion of reports to JSON and back."""
 
-import contextlib
 import hashlib
 import json
 import math
 import os
+from contextlib import suppress
 from operator import index
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -103,7 +103,7 @@ def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
     if not file.is_file():
         return None, ""
 
-    with contextlib.suppress(AnalyzerError, OSError, ValueError):
+    with suppress(AnalyzerError, OSError, ValueError):
         if read_regular_file(file) == encode_digest(folder):
             return read_report(folder / REPORT_JSON), ""
 

@@ -347,7 +347,6 @@ class RunFile:
     device: DeviceNote = DeviceNote()
     target: TargetNote | None = None
     versions: dict[Name, Name] = field(default_factory=dict)
-    environment: dict[Name, Text] = field(default_factory=dict)
     # whether the trace has every allocation of the process
     from_process_start: bool = False
     steps_wanted: Count | None = None

@@ -203,8 +203,6 @@ def build_graph_index(
     """
     table = scopes or ScopeTable()
     by_name = {op.name: op for op in ops}
-    consumers = find_consumers(ops)
-
     phases = {
         op.name: Phase(op.phase or find_phase_by_scope(op.name, table)) for op in ops
     }
@@ -218,7 +216,7 @@ def build_graph_index(
     outputs = (tensor for op in ops for tensor in list_outputs(op))
     present = frozenset(gradients).intersection(outputs)
 
-    return GraphIndex(by_name, consumers, present, phases, layers)
+    return GraphIndex(by_name, find_consumers(ops), present, phases, layers)
 
 
 def find_phase_by_scope(name: str, scopes: ScopeTable) -> Phase:

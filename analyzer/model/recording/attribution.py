@@ -132,14 +132,13 @@ def label_graph(
             labels.specs.setdefault(row, spec)
 
         if labels.is_open(row):
-            is_alive = dies[row] > backward_starts.get(steps[row], 1 << 62)
             category, role = values.describe_buffer(
                 op,
                 tensors[row],
                 dtypes[row],
                 regions[row],
                 on_card=on_card[row],
-                is_alive=is_alive,
+                is_alive=dies[row] > backward_starts.get(steps[row], 1 << 62),
             )
 
             labels.set(row, category, role=role)

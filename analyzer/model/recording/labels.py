@@ -67,11 +67,11 @@ class Labels:
 
     def is_open(self, row: int) -> bool:
         """Say whether the buffer has no category yet."""
-        return bool(self.category[row] == Category.UNATTRIBUTED.value)
+        return bool(self.category[row] == Category.UNATTRIBUTED)
 
     def open_rows(self) -> Mask:
         """Return which buffers have no category, shape ``(n,)``."""
-        return np.asarray(self.category == Category.UNATTRIBUTED.value, bool)
+        return np.asarray(self.category == Category.UNATTRIBUTED, bool)
 
     def apply(self, allocations: pd.DataFrame) -> pd.DataFrame:
         """Return ``allocations`` with these columns."""
@@ -108,7 +108,7 @@ def label_variables(
     layers = {
         path.replace("/", "_"): path.rpartition("/")[0]
         for path, variable in zip(paths, note.variables, strict=True)
-        if variable.category == Category.PARAMETER.value
+        if variable.category == Category.PARAMETER
     }
 
     for row, number, since in holdings:
@@ -122,7 +122,7 @@ def label_variables(
 
         layer, _, name = paths[number].rpartition("/")
 
-        if variable.category != Category.PARAMETER.value:
+        if variable.category != Category.PARAMETER:
             # adam/conv1_kernel_momentum: the longest prefix
             while name and name not in layers:
                 name = name.rpartition("_")[0]

@@ -268,10 +268,23 @@ def choose_allocator(events: pd.DataFrame, wanted: str) -> str:
     return max(device_allocators(events), key=lambda name: peaks[name])
 
 
+def weigh(table: pd.DataFrame) -> pd.Series[Any]:
+    """Return the requested bytes of each buffer times its lifetime."""
+    lifetimes = (table["dies"] - table["born"]).clip(lower=1)
+    return table["requested_bytes"] * lifetimes
+
+
 def find_peaks(events: pd.DataFrame) -> dict[str, int]:
     """Return the most bytes in use of each allocator."""
     peaks = events.groupby("allocator", observed=True)["in_use_bytes"].max()
     return {str(name): int(size) for name, size in peaks.items()}
+
+
+def find_limit(events: pd.DataFrame, allocator: str) -> int | None:
+    """Return the limit that an allocator's last event states; None if it has no statistics."""
+    own = events.loc[events["allocator"] == allocator]
+    in_use, available = own[["in_use_bytes", "available_bytes"]].tail(1).sum()
+    return int(in_use + available) if available else None
 
 
 def find_steps_of_births(

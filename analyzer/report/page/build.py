@@ -116,8 +116,6 @@ def render(
     """Return the report page as one HTML file; ``comparison`` is the difference to an earlier step."""
     header, columns = payload(report, recording, comparison)
     error = "" if report.error is None else report.error.message
-    shares = list_shares(report)
-
     hosts = report.hosts
     static: list[Section] = []
 
@@ -142,7 +140,7 @@ def render(
         notices=notices_of(report),
         details=list(filter(None, list_details(report))),
         reasons=list(list_reasons(report)),
-        shares=shares,
+        shares=list_shares(report),
         changes=change_items(report),
         tensors=report_sections.tensors_section(report, _TENSORS),
         source_lines=source_lines_section(report),

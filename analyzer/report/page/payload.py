@@ -27,6 +27,7 @@ from analyzer.model.recording.timeline import (
     category_sums,
     earlier_categories,
     main_allocator_rows,
+    weigh,
 )
 
 _UNSIGNED = ("u1", "u2", "u4")
@@ -71,8 +72,7 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str
 
 def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
     """Return type, length, whether it stores differences, and the bytes of a column."""
-    never_falls = np.all(values[1:] >= values[:-1])
-    delta = bool(values.size > 1 and never_falls)
+    delta = bool(values.size > 1 and np.all(values[1:] >= values[:-1]))
     if delta:
         values = np.diff(values, prepend=values.dtype.type(0))
 
@@ -139,7 +139,7 @@ def payload(
     if recording.events.empty and len(table):
         n_states = int(table["dies"].max()) + 1
 
-    heaviest = np.argsort(-_weights(table).to_numpy(), kind="stable")[:MAX_BUFFERS]
+    heaviest = np.argsort(-weigh(table).to_numpy(), kind="stable")[:MAX_BUFFERS]
     is_listed = np.isin(np.arange(len(table)), heaviest)
     listed = table[is_listed]
     folded = table[~is_listed]
@@ -167,12 +167,11 @@ def payload(
         ends = {"first": kept.instant(one.first), "last": kept.instant(one.last)}
         steps.append({"index": one.index, "number": one.number, **ends})
 
-    compared = comparison and kept.plain(plain_report(comparison))
     document = plain_report(report)
 
     header = {
         "document": kept.plain({name: document[name] for name in _SHOWN}),
-        "comparison": compared,
+        "comparison": comparison and kept.plain(plain_report(comparison)),
         "categories": _CATEGORIES,
         "states": len(kept.states),
         "all_states": n_states,
@@ -185,11 +184,6 @@ def payload(
     }
 
     return header, columns
-
-
-def _weights(table: pd.DataFrame) -> pd.Series[Any]:
-    lifetimes = (table["dies"] - table["born"]).clip(lower=1)
-    return table["requested_bytes"] * lifetimes
 
 
 def _readers(
@@ -209,7 +203,7 @@ def _readers(
 
     if graph is not None:
         names = table["tensor"].astype(str).to_numpy(dtype=object)
-        by_tensor = _weights(table).groupby(names).sum().drop("", errors="ignore")
+        by_tensor = weigh(table).groupby(names).sum().drop("", errors="ignore")
 
         for name in map(str, by_tensor.nlargest(MAX_TENSORS).index):
             consumers = graph.consumers.get(name, [])[:MAX_CONSUMERS]
@@ -288,9 +282,7 @@ def _reasons(
             reasons[key] = strings.of(row.why_alive)
 
     keys = zip(table["born"], table["dies"], table["requested_bytes"], strict=True)
-    numbers = [reasons.get(key, 0) for key in keys]
-
-    return np.array(numbers, dtype=np.int64)
+    return np.array([reasons.get(key, 0) for key in keys], dtype=np.int64)
 
 
 def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:

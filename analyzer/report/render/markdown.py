@@ -75,11 +75,10 @@ def _table(table: sections.Table) -> Iterator[str]:
 
 
 def _item(item: sections.Item) -> Iterator[str]:
-    label = markdown_text(item.label)
     title = markdown_text(item.title)
     gain = f" ({markdown_text(item.gain)})" if item.gain else ""
 
-    yield f"- **{label}**: {title}{gain}"
+    yield f"- **{markdown_text(item.label)}**: {title}{gain}"
 
     if item.code:
         yield ""

@@ -38,20 +38,19 @@ ColumnKind = Literal[
 _NUMBERS = ("number", "bytes", "change", "percent")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cell:
-    """A value with a tone; ``path`` is its place in the JSON."""
+    """A value with a tone."""
 
     value: str | int | float | None
     tone: Tone = "plain"
-    path: str = ""
 
 
 CellValue = str | int | float | None | Cell
 Row = tuple[CellValue, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TableColumn:
     """One column of a table; a table whose names are all empty has no heading line.
 
@@ -77,7 +76,7 @@ COLUMNS = msgspec.toml.decode(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Table:
     """Rows of cells, one cell for each column, and a line below them."""
 
@@ -86,7 +85,7 @@ class Table:
     caption: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Paragraph:
     """A text; ``mark`` such as ``- `` stands before it, further lines are indented."""
 
@@ -95,7 +94,7 @@ class Paragraph:
     mark: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Item:
     """A finding or a remedy.
 
@@ -118,7 +117,7 @@ class Item:
 Block = Paragraph | Table | Item | Markup
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Section:
     """A heading, which may be empty, a note behind it, and blocks; level 2 is a part of a section.
 
@@ -132,7 +131,7 @@ class Section:
     is_folded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Document:
     """A whole answer; ``badge`` is the basis of the figures, ``notices`` come before any figure."""
 

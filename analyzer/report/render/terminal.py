@@ -96,8 +96,7 @@ def to_terminal(
             title = printable_path(title, max(room, width // 3))
 
         about = f"  {printable(subtitle, 200)}"
-        words = Text.assemble((title, "bold"), (about, "dim"))
-        parts.append(Prose(words))
+        parts.append(Prose(Text.assemble((title, "bold"), (about, "dim"))))
 
     for section in document.sections:
         if is_verbose or not section.is_folded:
@@ -144,8 +143,7 @@ def _blocks(
         elif isinstance(block, sections.Table):
             yield from _table(block, width)
         elif isinstance(block, sections.Item) and block in shown:
-            is_first = block is shown[0]
-            yield from _item(block, label_width, is_verbose, is_first)
+            yield from _item(block, label_width, is_verbose, block is shown[0])
 
     left = len(items) - len(shown)
     if left:
@@ -192,8 +190,7 @@ def _item(
             yield Padding(code, (0, 0, 0, margin))
 
     if item.check and is_verbose:
-        check = _line(f"Check: {item.check}", "dim")
-        yield Padding(check, (0, 0, 0, margin))
+        yield Padding(_line(f"Check: {item.check}", "dim"), (0, 0, 0, margin))
 
 
 def _line(text: str, style: str) -> Prose:

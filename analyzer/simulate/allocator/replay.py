@@ -76,15 +76,16 @@ class Sequence:
     def without(self, buffers: Mask) -> Sequence:
         """Return the sequence without the operations on some buffers, a mask of ``n_buffers``."""
         if buffers.any():
-            return self._take(~buffers[self.slot])
+            return self.take(~buffers[self.slot])
 
         return self
 
     def start(self, count: int) -> Sequence:
         """Return the first operations."""
-        return self._take(slice(count))
+        return self.take(slice(count))
 
-    def _take(self, operations: Mask | slice) -> Sequence:
+    def take(self, operations: np.ndarray | slice) -> Sequence:
+        """Return the sequence with some operations, or in another order."""
         return replace(
             self,
             slot=self.slot[operations],

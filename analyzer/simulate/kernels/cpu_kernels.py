@@ -62,13 +62,11 @@ def _plan_unstack(call: Call) -> MemoryPlan:
     source = int(call.op.type == "TensorListScatterIntoExistingList")
     rows = (call.shape(source) or (0,))[0]
     row_bytes = call.input_size(source) // max(rows, 1)
-    sizes = (row_bytes,) * rows
-
     return MemoryPlan(
         (_HANDLE,),
         lists=ListUse.UNSTACK,
         value=source,
-        rows_bytes=sizes,
+        rows_bytes=(row_bytes,) * rows,
     )
 
 

@@ -243,7 +243,6 @@ def _attribute(
         dtype=bool,
     )
 
-    starts = find_first_births(table, backward & in_steps)
     tensors = match_outputs(table, structure)
     sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
     infer = note.step.infers
@@ -255,18 +254,16 @@ def _attribute(
         sharing,
         tensors,
         infer=infer,
-        backward_starts=starts,
+        backward_starts=find_first_births(table, backward & in_steps),
     )
 
-    phases = np.zeros(len(table), dtype=np.int8)
-    none = np.zeros(len(table), dtype=bool)
     label_eager(
         labels,
         table,
         schedule.steps,
-        phases,
+        np.zeros(len(table), dtype=np.int8),
         np.array([], np.int64),
-        none,
+        np.zeros(len(table), dtype=bool),
         infer=infer,
         jit=False,
     )

@@ -149,10 +149,8 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
             root = next(part for part in scope.split("/") if _OPTIMIZER.fullmatch(part))
             owners[root] = ("optimizer", root)
         elif scope and scope not in owners:
-            is_in_op = op.type == "_Recv" or find_forward_op(op.name, known)
-
             layer = scope
-            if is_in_op:
+            if op.type == "_Recv" or find_forward_op(op.name, known):
                 layer = scope.rpartition("/")[0]
 
             layer = _drop_functions(layer, op.name, known, types)
@@ -268,5 +266,4 @@ def _drop_root(name: str) -> str:
 
 
 def _numbers(name: str) -> tuple[list[int], str]:
-    numbers = [int(number[1:]) for number in _NUMBER.findall(name)]
-    return numbers, name
+    return [int(number[1:]) for number in _NUMBER.findall(name)], name

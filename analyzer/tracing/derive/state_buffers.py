@@ -79,7 +79,7 @@ def take_parts(
         return table
 
     whole = table[sums].iloc[0]
-    parameters = parts[parts["category"] == Category.PARAMETER.value]
+    parameters = parts[parts["category"] == Category.PARAMETER]
 
     for chosen in (parts, parameters):
         left = int(whole["allocated_bytes"] - chosen["allocated_bytes"].sum())
@@ -200,8 +200,7 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
         name, index = split_tensor(tensor)
         layer = structure.layers.get(name)
 
-        is_narrow = spec.dtype in HALVES
-        if is_narrow and (layer, spec.shape) in wide:
+        if spec.dtype in HALVES and (layer, spec.shape) in wide:
             continue
 
         users = structure.consumers.get(tensor, ())
@@ -291,9 +290,7 @@ def _channels_of(structure: GraphIndex, tensor: str) -> tuple[set[int], int]:
     if spec is None or not shape or not spec.size_bytes:
         return set(), 0
 
-    item_bytes = spec.size_bytes // math.prod(shape)
-
-    return {shape[-1], *shape[1:2]}, item_bytes
+    return {shape[-1], *shape[1:2]}, spec.size_bytes // math.prod(shape)
 
 
 def _find_held(

@@ -59,8 +59,7 @@ def _read_ops(
     numbers = [texts.of(name(text)) for text in table[column].cat.categories]
     numbers.append(0)  # code -1, a missing value, reads the last number
 
-    codes = table[column].cat.codes.to_numpy()
-    op = np.array(numbers, np.int64)[codes]
+    op = np.array(numbers, np.int64)[table[column].cat.codes.to_numpy()]
     thread = table["thread"].to_numpy().astype(np.int64)
     known = chosen.to_numpy() & (op > 0)
 

@@ -31,6 +31,7 @@ from analyzer.model.recording.timeline import (
     HOST_ALLOCATORS,
     card_number,
     choose_allocator,
+    find_limit,
     find_peaks,
     find_steps_of_births,
     is_tpu,
@@ -441,11 +442,10 @@ def _target(note: RunNote, named: Path, trace: Path) -> TargetNote:
     if note.target is not None:
         return structs.replace(note.target, trace=str(trace))
 
-    name = trace.name.split(".xplane")[0]
     return TargetNote(
         text=str(named),
         kind="trace",
-        name=name,
+        name=trace.name.split(".xplane")[0],
         trace=str(trace),
     )
 
@@ -456,10 +456,8 @@ def _device(
     raw: RawTrace,
     note: RunNote,
 ) -> Device:
-    last = events[events["allocator"] == allocator].iloc[-1]
-    available = int(last["available_bytes"])
     is_host = allocator in HOST_ALLOCATORS
-    limit_bytes = int(last["in_use_bytes"]) + available if available else None
+    limit_bytes = find_limit(events, allocator)
     simulated_card = note.simulated_card
 
     if simulated_card is not None and simulated_card.is_unlimited:
@@ -483,7 +481,6 @@ def _device(
     return Device(
         kind="cpu" if is_host else kind,
         name=note.device.name or named or allocator,
-        # Allocators without statistics record no available bytes.
         memory_limit_bytes=limit_bytes,
     )
 
@@ -534,7 +531,7 @@ def _warn_about_cut(table: pd.DataFrame, allocator: str) -> list[str]:
     """
     own = table[(table["allocator"] == allocator) & table["step"].notna()]
     own = own[own["step"] == own["step"].max()]
-    made = own[own["category"] == Category.ACTIVATION.value]
+    made = own[own["category"] == Category.ACTIVATION]
     left = made[made["dies"] > own["born"].max()]
     made_bytes = made["requested_bytes"].sum()
 
@@ -551,12 +548,6 @@ def _warn_about_cut(table: pd.DataFrame, allocator: str) -> list[str]:
 
 _TOLERANCE = 0.06  # of a card's memory, relative to the catalogue's figure
 
-# Version of the instruction set, compute units and GiB -> name (AMD's data sheets).
-_AMD: dict[tuple[int, ...], str] = {
-    (9, 4, 304, 192): "AMD Instinct MI300X",
-    (9, 5, 256, 288): "AMD Instinct MI355X",
-}
-
 
 def name_card(facts: Mapping[str, int | float | str]) -> str:
     """Return a card's name, or its properties if no known card has them; empty without properties."""
@@ -570,8 +561,8 @@ def name_card(facts: Mapping[str, int | float | str]) -> str:
 
     described = f"GPU with {units} multiprocessors, {format_bytes(memory)}"
     if facts.get("device_vendor") == "AMD":
-        size_gib = round(memory / 2**30)
-        return _AMD.get((*version, units, size_gib), f"AMD {described}")
+        described = f"AMD {described}"
+        version = (0, 0)  # as in the catalogue
 
     clock_mhz = float(facts.get("clock_rate", 0)) / 1000
     bandwidth = float(facts.get("memory_bandwidth", 0))

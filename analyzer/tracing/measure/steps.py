@@ -88,8 +88,7 @@ def _find_functions(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
 
     bounds = in_run.groupby("run_id")["time_ps"].agg(["min", "max"])
     is_chosen = raw.function_runs["run_id"].isin(bounds.index)
-    runs = raw.function_runs[is_chosen].set_index("run_id")
-    bounds = bounds.join(runs)
+    bounds = bounds.join(raw.function_runs[is_chosen].set_index("run_id"))
 
     starts = bounds[["min", "start_ps"]].min(axis=1)
     ends = bounds[["max", "end_ps"]].max(axis=1)
@@ -140,8 +139,7 @@ def _find_updates(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
     # Gradients between two updates belong to another step.
     before_start = np.searchsorted(backward, starts[1:])
     before_end = np.searchsorted(backward, ends[:-1])
-    between = before_start > before_end
-    last = np.append(np.flatnonzero(between), len(ends) - 1)
+    last = np.append(np.flatnonzero(before_start > before_end), len(ends) - 1)
 
     begin = int(times[0])
     spans = []

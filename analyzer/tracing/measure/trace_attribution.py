@@ -104,7 +104,7 @@ def attribute(
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
         _label_by_graph(labels, table, structure, sharing, tensors, infer=infer)
         _label_batches(labels, table, structure)
-        _label_pipeline(labels, table, raw, structure, by_python)
+        _label_pipeline(labels, table, raw, structure, by_python, python)
 
     if not note.is_captured:
         _label_left(labels, table, len(raw.events))
@@ -391,13 +391,14 @@ def _label_pipeline(
     raw: RawTrace,
     structure: GraphIndex,
     by_python: Mask,
+    from_python: Mask,
 ) -> None:
     """Label requests without an op on the threads of a data pipeline, which run no op of the step.
 
     A Python generator gives NumPy arrays, which ``PyFunc`` copies if they are not aligned. A thread that
     names no op belongs to an iterator if Python frees its buffers, as a loop does with a batch, unless
     XLA ran, whose results have no names.
-    ``by_python`` tells the events of Python's threads.
+    ``by_python`` tells the events of Python's threads, ``from_python`` the buffers born in one.
     """
     runs = raw.op_runs
     pipeline = set(runs["thread"])
@@ -411,7 +412,6 @@ def _label_pipeline(
 
     is_nameless = table["op"].astype(str) == ""
     is_unnamed = (is_nameless & (table["born"] >= 0)).to_numpy()
-    from_python = by_python[table["born"].to_numpy()]
     is_passed_on = by_python[table["dies"].to_numpy()] & is_unnamed & ~from_python
 
     if not raw.ran_xla:

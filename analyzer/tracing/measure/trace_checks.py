@@ -75,8 +75,6 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
 
         return text_category(np.where(is_born, codes, len(texts) - 1), texts)
 
-    run_ids = events["run_id"].to_numpy()[origin]
-
     numbers = ("address", "requested_bytes", "allocated_bytes")
 
     columns: dict[str, Any] = {
@@ -86,7 +84,7 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
         "dies": dies,
         "born_ps": pd.arrays.IntegerArray(times[born], ~is_born),
         "dies_ps": pd.arrays.IntegerArray(times[dies], dies == count),
-        "run_id": np.where(is_born, run_ids, 0),
+        "run_id": np.where(is_born, events["run_id"].to_numpy()[origin], 0),
         # A free has the name of the op that was running, which is unrelated to the buffer.
         **{name: choose_text(name) for name in ("op", "region", "dtype", "shape")},
         "category": "unattributed",
@@ -243,8 +241,7 @@ def _check_counter(
     columns = ("born", "dies", "allocated_bytes")
     born, dies, sizes = (buffers[column].to_numpy() for column in columns)
 
-    sums = running_sum(born, dies, sizes, events)
-    difference = sums[rows + 1] - in_use
+    difference = running_sum(born, dies, sizes, events)[rows + 1] - in_use
     wrong = difference != 0
     largest_bytes = min(int(np.abs(difference).max(initial=0)), MOST_TOTAL)
 

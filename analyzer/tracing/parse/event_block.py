@@ -88,8 +88,7 @@ def read_blocks(events: Sequence[bytes]) -> Iterator[EventBlock]:
 
 
 def _read_block(events: Sequence[bytes]) -> EventBlock:
-    sizes = [len(event) for event in events]
-    end = np.cumsum(sizes)
+    end = np.cumsum([len(event) for event in events])
     start = np.append(0, end[:-1])
 
     fields = FieldReader(b"".join(events))

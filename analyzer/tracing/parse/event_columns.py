@@ -201,8 +201,7 @@ class MemoryColumns:
 
         for one in np.flatnonzero(is_inside).tolist():
             start = stats["text_start"][one]
-            end = stats["text_end"][one]
-            text = block.fields.content[start:end]
+            text = block.fields.content[start : stats["text_end"][one]]
             texts[one] = self.texts.of(decode_text(text))
 
         columns = {name: np.zeros(len(rows), dtype) for name, dtype in _TYPES.items()}

@@ -271,8 +271,7 @@ class _Reading:
                 span = _span(block.events[row], line, names)
                 self._spans[name].append((line, span))
 
-        count = len(self._spans["steps"]) + len(self._spans["calls"])
-        if count > _MOST_STEPS:
+        if len(self._spans["steps"]) + len(self._spans["calls"]) > _MOST_STEPS:
             raise ValueError(f"more than {_MOST_STEPS:,} step markers")
 
         self._kernels.add(block, stat_names, line, names)
@@ -285,8 +284,7 @@ class _Reading:
             self._kernels.add_runs(block, is_executor, line, names)
 
         op = names.op[place]
-        is_run = (op >= 0) & (kind != MARK)
-        ran = np.flatnonzero(is_run & ~is_memory & ~is_step)
+        ran = np.flatnonzero((op >= 0) & (kind != MARK) & ~is_memory & ~is_step)
         start = block.offset_ps[ran]
         end = start + block.duration_ps[ran]
 

@@ -89,8 +89,7 @@ def find_plans(
 
 def find_step_tensors(allocations: pd.DataFrame) -> set[str]:
     """Return the tensors of the graph that lie in a buffer of a step, or in a part of one."""
-    is_in_step = allocations["step"].notna()
-    return set(allocations.loc[is_in_step, "tensor"]) - {""}
+    return set(allocations.loc[allocations["step"].notna(), "tensor"]) - {""}
 
 
 def divide_temporaries(
@@ -142,17 +141,6 @@ def divide_temporaries(
     return _divide(allocations, own, events, steps, divisions)
 
 
-def _find_gradient_makers(
-    structure: GraphIndex | None,
-) -> tuple[dict[str, bool], dict[str, bool]]:
-    """Return the ops that make gradients of variables, and those that pass gradients on."""
-    if structure is None:
-        return {}, {}
-
-    makers = {split_tensor(one)[0]: True for one in structure.gradients}
-    return makers, dict.fromkeys(find_gradient_ops(structure), True)
-
-
 def label_holders(
     region: PlanRegion,
     structure: GraphIndex | None,
@@ -160,8 +148,12 @@ def label_holders(
     infer: bool,
 ) -> list[dict[str, str]]:
     """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region."""
-    makers, passing = _find_gradient_makers(structure)
-    cache = find_cache(structure) if structure is not None and infer else frozenset()
+    makers: set[str] = set()  # ops that make gradients of variables
+    passing = cache = frozenset[str]()
+    if structure is not None:
+        makers = {split_tensor(one)[0] for one in structure.gradients}
+        passing = find_gradient_ops(structure)
+        cache = find_cache(structure) if infer else cache
 
     phases, start = _find_phases(region, structure)
     labels = []
@@ -187,23 +179,20 @@ def label_holders(
         elif is_number and not cache.isdisjoint(tensors):
             category = Category.KV_CACHE
             role = CACHE_ROLE
+        elif not holder.op_name:  # such as zeros, which XLA may make early
+            category, role = Category.TEMPORARY, ""
         else:
-            is_value = bool(holder.op_name) and is_number
-            gradient = find_inlined(holder.op_name, passing)
-            is_passed = structure is None or gradient is not None
+            is_passed = structure is None or name in passing
             is_kept = holder.first < start < holder.last
 
             category, role = describe_value(
                 Phase.FORWARD if infer or is_kept else phase,
                 infers=infer,
-                of_variable=find_inlined(holder.op_name, makers) is not None,
-                carries_gradient=is_value and is_passed,
+                of_variable=name in makers,
+                carries_gradient=is_number and is_passed,
                 is_kept=is_kept,
-                is_activation=is_value and makes_activation(holder.op_type),
+                is_activation=is_number and makes_activation(holder.op_type),
             )
-
-            if not holder.op_name:  # such as zeros, which XLA may make early
-                category, role = Category.TEMPORARY, ""
 
         tensor = f"{name}:{outputs.index(own)}" if own in outputs else ""
         labels.append(
@@ -223,8 +212,7 @@ def label_holders(
 
 def _get_own_name(holder: Holder) -> str:
     """Return the name of a holder's op in the module, or its instruction."""
-    is_nameless = holder.op_name in _NAMELESS
-    return holder.instruction if is_nameless else holder.op_name
+    return holder.instruction if holder.op_name in _NAMELESS else holder.op_name
 
 
 def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
@@ -326,7 +314,6 @@ def _divide(
     if not chosen:
         return allocations, events, tuple(steps)
 
-    born = allocations["born"].to_numpy()
     fullest = find_fullest(own, len(events), [row for row, _, _ in chosen])
     order = np.argsort(fullest, kind="stable")
     chosen = [chosen[place] for place in order]
@@ -341,7 +328,7 @@ def _divide(
     known_turns = turns.fillna(0).to_numpy("int64")
 
     table = allocations.assign(
-        born=shift(born),
+        born=shift(allocations["born"].to_numpy()),
         dies=shift(allocations["dies"].to_numpy()),
         turns_at=turns + (shift(known_turns) - known_turns),
     )

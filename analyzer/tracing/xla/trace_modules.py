@@ -5,10 +5,10 @@ its temporaries in the order of the assignment, on one thread, without an op's n
 (``BuildBufferAllocations`` in ``gpu_executable.cc``).
 """
 
-import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pandas as pd
 
@@ -40,7 +40,7 @@ def read_modules(raw: RawTrace) -> dict[str, BufferPlan]:
     plans: dict[str, BufferPlan] = {}
 
     for name, content in raw.modules.items():
-        with contextlib.suppress(TraceError):
+        with suppress(TraceError):
             plans[name] = read_plan(content)
 
     return plans

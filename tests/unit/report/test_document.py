@@ -112,7 +112,7 @@ def test_the_categories_add_up_to_the_peak_that_they_name(
         heading
     )
     *shown, (name, rest, share, _) = table.rows
-    assert sum(row[1].value for row in shown) + rest == report.peak.requested_bytes
+    assert sum(row[1] for row in shown) + rest == report.peak.requested_bytes
     assert (name, share < LEAST_RATIO) == ("Others", True)
 
 
