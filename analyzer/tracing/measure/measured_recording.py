@@ -156,12 +156,10 @@ def measure(
     ``note`` is None for a trace of another program; see ``open_measured`` for the other arguments.
     """
     note = note or NO_NOTE
-    if note.functions:
-        events = name_functions(raw.events, note.ops, note.functions)
-        raw = replace(raw, events=events)
+    events = name_functions(raw.events, note.ops, note.functions)
+    raw = replace(raw, events=events)
 
-    main = choose_allocator(raw.events, allocator)
-    events = raw.events
+    main = choose_allocator(events, allocator)
     raw, table, steps, integrity = _pair_and_cut(raw, note, main)
     structure = index_note_graph(note)
 
@@ -226,6 +224,9 @@ def name_functions(
     A run is of the function that has the most of its ops, the step's if several have. A run of one op
     is an eager op's.
     """
+    if not prefixes:
+        return events
+
     names = [op.name for op in ops]
     owned = []
 
