@@ -28,6 +28,13 @@ _MOST_PARTS = 3  # of an op's name
 LABELS = read_table("report/labels.toml", dict[str, dict[str, str]])
 CATEGORY_LABELS = LABELS["category"]
 
+_PHASES = {
+    LifePhase.BEFORE_TRACE: "outside the trace",
+    LifePhase.BUILDING: "while the model is built",
+    LifePhase.FIRST_STEP: "in the first step",
+    LifePhase.STEADY_STEP: "in the steady step",
+}
+
 # The phases of a program, whose first steps come before the traced ones.
 _OF_PROGRAM = {
     LifePhase.BEFORE_TRACE: "outside the traced steps",
@@ -271,7 +278,7 @@ def shown_peak_words(report: ReportFile) -> str:
 
 
 def _phase_words(report: ReportFile, phase: LifePhase) -> str:
-    return phase.value if report.program is None else _OF_PROGRAM[phase]
+    return (_PHASES if report.program is None else _OF_PROGRAM)[phase]
 
 
 def _parts_of(report: ReportFile, need: Need) -> Iterator[str]:

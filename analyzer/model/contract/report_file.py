@@ -220,9 +220,9 @@ class LifePhase(Choice):
     """A part of the process' life, in order."""
 
     BEFORE_TRACE = "outside the trace"
-    BUILDING = "while the model is built"
-    FIRST_STEP = "in the first step"
-    STEADY_STEP = "in the steady step"
+    BUILDING = "building"
+    FIRST_STEP = "first step"
+    STEADY_STEP = "steady step"
 
 
 class Need(ReportRecord, frozen=True, kw_only=True):
