@@ -129,7 +129,9 @@ def test_a_fixed_batch_is_one_line(fit: Fit) -> None:
         def run(self, *_: Any, **__: Any) -> Path:
             raise InputError("a batch of 8", kind=FailureKind.FIXED_SIZE)
 
-    with pytest.raises(InputError, match=r"The batch size of m is fixed\. a batch of 8"):
+    with pytest.raises(
+        InputError, match=r"The batch size of m is fixed\. a batch of 8"
+    ):
         fit(Fixed())
 
 
