@@ -94,7 +94,7 @@ class SizeSearch:
             return max(failing // 4, 1)
 
         guess = self._guess(fitting)
-        if guess < failing - step:
+        if fitting // 2 < guess < failing - step:
             return max(guess, fitting + step)
 
         failures = sum(point.has_failed for point in self.points.values())
@@ -130,8 +130,9 @@ class SizeSearch:
     ) -> int:
         """Return the largest size whose figure, the need, is within a limit; 0 if there is none.
 
-        The line goes through the two points around the limit. Above all points it goes through
-        the last two, below them through size 0.
+        The line goes through the two points around the limit, below all points through size 0. Above
+        them it goes through the last and the next one of at most half its size: a need may grow in
+        steps.
         """
         ends: list[tuple[int, int]] = [(0, self.fixed_bytes)]
 
@@ -149,6 +150,8 @@ class SizeSearch:
 
         low, low_bytes = ends[place - 1]
         high, high_bytes = ends[place]
+        if high_bytes < limit_bytes:
+            low, low_bytes = [end for end in ends if 2 * end[0] <= high][-1]
 
         slope = (high_bytes - low_bytes) / (high**self.power - low**self.power)
         crossing = low**self.power + (limit_bytes - low_bytes) / slope

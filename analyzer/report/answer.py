@@ -266,10 +266,7 @@ def shown_peak_words(report: ReportFile) -> str:
         return ""
 
     shown_bytes = report.peak.requested_bytes
-    told_bytes = need.own_peak_bytes or 0
-    if not _is_own_peak(need):
-        told_bytes = need.phases[need.largest_phase].bytes
-
+    told_bytes = need.phases[need.largest_phase].bytes
     if told_bytes * (1 - LEAST_RATIO) <= shown_bytes:
         return ""
 

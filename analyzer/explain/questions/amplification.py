@@ -554,7 +554,7 @@ def _last_wanted(gradients: pd.DataFrame) -> int:
     is_made = gradients["shape"].isin(kernels) & (gradients["op"] != "AddN")
     births = gradients["born"]
     made = births[is_made | births.isin(wanted.loc[~is_sum, "born"])]
-    return int(wanted["born"].max() if made.empty else made.max())
+    return int((wanted["born"] if made.empty else made).max())
 
 
 _OF_BACKWARD = (PASSED_GRADIENT_ROLE, "backward temporary")
