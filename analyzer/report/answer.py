@@ -259,7 +259,7 @@ def _is_own_peak(need: Need) -> bool:
     return own_bytes is not None and own_bytes <= need.pool.bytes
 
 
-def shown_peak_words(report: ReportFile) -> str:
+def step_peak_words(report: ReportFile) -> str:
     """Return the peak of the step shown; empty if about the same bytes decide the need."""
     need = need_of(report)
     if need is None:

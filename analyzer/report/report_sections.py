@@ -22,7 +22,7 @@ from analyzer.report.answer import (
     list_shares,
     notices_of,
     peak_limit_words,
-    shown_peak_words,
+    step_peak_words,
     step_words,
 )
 from analyzer.report.render.sections import (
@@ -164,7 +164,7 @@ def _categories_section(report: ReportFile) -> Section:
     if rest * _LEAST_REST > total:
         rows.append(("Others", rest, rest / total, ""))
 
-    heading = shown_peak_words(report)
+    heading = step_peak_words(report)
     return Section(heading, (Table(COLUMNS["categories"], tuple(rows)),))
 
 
