@@ -24,6 +24,7 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
+from analyzer.cards.catalogue import Gpu, look_up_gpu
 from analyzer.fitting.remedy_plans import (
     RECOMPUTING,
     RemedyPlan,
@@ -59,6 +60,8 @@ _LONGEST_REASON = 240  # characters of the reason why a remedy cannot be applied
 # of the saving, by which that of the patched file may differ
 _PATCH_TOLERANCE = 0.03
 _BY_HAND = "The change has to be made by hand, so that its saving is computed, not run."
+# compute capability from which tensor cores take bfloat16 (NVIDIA, "Ampere Tuning Guide")
+_BFLOAT16_SINCE = (8, 0)
 ALL = "all"  # stands for every remedy that may save memory
 
 
@@ -95,7 +98,8 @@ def try_remedies(
         else estimate_folder(captured)
     )
 
-    plans = choose_plans(list(plan_remedies(options, before.note)), names)
+    gpu = look_up_gpu(before.note.device.name)
+    plans = choose_plans(list(plan_remedies(options, before.note)), names, gpu)
     plans.sort(key=lambda plan: -_guess_saving(plan, before))
     remedies: list[StepRemedy] = []
     begin = time.monotonic()
@@ -256,10 +260,18 @@ def _write_patch(
     return path
 
 
-def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[RemedyPlan]:
-    """Return the named remedies, or all that may save memory; raise for an unknown name."""
+def choose_plans(
+    plans: Sequence[RemedyPlan],
+    names: Sequence[str],
+    gpu: Gpu | None = None,
+) -> list[RemedyPlan]:
+    """Return the named remedies, or all that may save memory; raise for an unknown name.
+
+    Of the two mixed precisions, all means that of the card: both save the same.
+    """
     if not names:
-        return list(plans)
+        unsuited = None if gpu is None else _find_unsuited_policy(gpu)
+        return [plan for plan in plans if plan.dtype_policy != unsuited]
 
     known = {plan.id: plan for plan in plans}
     for name in names:
@@ -273,6 +285,12 @@ def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[Reme
         raise InputError(f"This step has no remedy {name!r}.", hint=hint)
 
     return [known[name] for name in names]
+
+
+def _find_unsuited_policy(gpu: Gpu) -> str:
+    """Return the mixed precision in which a card does not compute, or that needs loss scaling there."""
+    has_bfloat16 = gpu.is_amd or gpu.compute_capability >= _BFLOAT16_SINCE
+    return "mixed_float16" if has_bfloat16 else "mixed_bfloat16"
 
 
 def parse_remedies(text: str) -> tuple[str, ...] | None:

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from analyzer.cards.catalogue import find_gpu
 from analyzer.fitting import remedies
-from analyzer.fitting.remedies import RemedyTrial, parse_remedies, try_remedies
+from analyzer.fitting.remedies import (
+    RemedyTrial,
+    choose_plans,
+    parse_remedies,
+    try_remedies,
+)
+from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.step_access import StepAccess, StepEstimate
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.report_file import StepRemedy
@@ -76,6 +83,15 @@ def test_the_likely_largest_saving_is_tried_and_the_largest_shown_first(
     # the step has activations only
     assert captured[0] == "accumulate-4"
     assert captured.index("half-batch") < captured.index("optimizer-sgd")
+
+
+@pytest.mark.parametrize(
+    ("card", "left"),
+    [("t4", "mixed-float16"), ("a100", "mixed-bfloat16"), ("mi300x", "mixed-bfloat16")],
+)
+def test_all_means_the_mixed_precision_of_the_card(card: str, left: str) -> None:
+    plans = choose_plans(list(plan_remedies(OPTIONS, NOTE)), (), find_gpu(card))
+    assert [one.id for one in plans if "mixed" in one.id] == [left]
 
 
 def test_two_changes_are_captured_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
