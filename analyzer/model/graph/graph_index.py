@@ -251,8 +251,9 @@ def find_inlined(name: str, table: Mapping[str, _Value]) -> _Value | None:
     return None
 
 
-# part of the name of an op that Grappler rewrites (``OptimizedNodeName`` in ``graph_optimizer_stage.h``)
-_REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_")
+# Parts of the names of ops that Grappler puts in the place of another: ``OptimizedNodeName`` in
+# ``graph_optimizer_stage.h``, and for a sum ``RewriteAddN`` in ``memory_optimizer.cc``.
+_REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_|/tmp_var(_[a-z]+(_\d+)?)?$")
 
 
 def remove_rewrite(name: str) -> str:

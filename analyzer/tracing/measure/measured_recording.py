@@ -242,10 +242,11 @@ def name_functions(
     plain = events["op"].astype(object)
     prefix = events["run_id"].map(functions).astype(object)
 
-    # Grappler replaces an op by others below its name, such as a sum (``AddN/tmp_var``).
-    below = plain.map(lambda name: remove_rewrite(name).rpartition("/")[0])
+    # Grappler replaces an op, also by others below its name.
+    before = events["op"].map(remove_rewrite).astype(object)
+    above = before.map(lambda name: name.rpartition("/")[0])
 
-    for known in (prefix + below, prefix + plain):
+    for known in (prefix + above, prefix + before, prefix + plain):
         plain = plain.mask(known.isin(names), known)
 
     return events.assign(op=plain.astype("category"))
