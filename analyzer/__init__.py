@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from analyzer.model import __version__
 
 if TYPE_CHECKING:
-    from analyzer.capture.watch.keras_callback import MemoryCallback
+    from analyzer.capture.watch.watch_block import MemoryCallback
     from analyzer.fitting.fit_answer import FitAnswer
     from analyzer.fitting.fit_calls import fit, fits
     from analyzer.report.diff_sections import Diff
