@@ -159,7 +159,7 @@ def trace(
     own arguments, input, output and exit code. A few of its steps are traced, and the report follows.
     """
     if is_assignment(Path(target)):
-        from analyzer.tracing.xla.assignment_text import describe_assignment
+        from analyzer.tracing.xla.xla_dumps import describe_assignment
 
         for line in describe_assignment(Path(target)):
             typer.echo(printable(line, 2000))

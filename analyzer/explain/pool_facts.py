@@ -22,12 +22,12 @@ from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.recording.timeline import card_number
 from analyzer.model.units import format_bytes, round_up
 from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
-from analyzer.simulate.allocator.limits import minimum_limit
 from analyzer.simulate.allocator.replay import (
     Replay,
     Sequence,
     compare,
     from_recording,
+    minimum_limit,
     recorded_options,
     replay,
 )

@@ -28,9 +28,8 @@ from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import Peak, find_peak
 from analyzer.model.units import Range, signed_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.allocator.limits import FLOOR_BYTES
+from analyzer.simulate.allocator.replay import FLOOR_BYTES, from_recording, replay
 from analyzer.simulate.allocator.replay import Sequence as Operations
-from analyzer.simulate.allocator.replay import from_recording, replay
 
 _CHANCE = 0.02  # of a run outside the stated range
 

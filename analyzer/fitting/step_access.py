@@ -23,7 +23,7 @@ from analyzer.model.errors import InputError
 from analyzer.model.machine import count_cores, read_memory_bytes
 from analyzer.session.opening import analyse_path
 from analyzer.session.target_results import capture_target
-from analyzer.simulate.allocator.limits import LIMIT_MARGIN
+from analyzer.simulate.allocator.replay import LIMIT_MARGIN
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 

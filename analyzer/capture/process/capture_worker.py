@@ -28,7 +28,6 @@ from analyzer.capture.run.source_frames import (
     describe_user_error,
     find_culprit,
 )
-from analyzer.capture.run.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import CaptureRequest
 from analyzer.model.contract.child_messages import (
     CaptureDone,
@@ -53,6 +52,7 @@ from analyzer.model.errors import (
 from analyzer.model.interrupts import freeze_loaded_objects, pause_collector
 from analyzer.model.progress import listening, report_stage
 from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
+from analyzer.tracing.xla.xla_dumps import add_dump_flags
 
 if TYPE_CHECKING:
     from analyzer.capture.run.step_capture import Captured

@@ -3,6 +3,8 @@
 A value may decide a size, a branch or the end of a loop. While the step is traced, the ops that lead
 to such a value from the inputs are copied onto the host, and the deciding op reads the copy (its twin).
 The original ops stay, so that the card's memory is unchanged. A value without a twin is recorded.
+
+A loop that ends at a computed value also carries the true values of the variables that decide.
 """
 
 import math

@@ -574,7 +574,10 @@ class Watcher:
 
 
 class Hooks:
-    """The installed wrappers; they call methods of ``watcher``."""
+    """Wrappers that report a program's calls of TensorFlow to methods of ``watcher``.
+
+    Each passes its arguments, result and exceptions through unchanged.
+    """
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher

@@ -72,13 +72,11 @@ from analyzer.tracing.parse.run_folder import (
     read_run,
 )
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
-from analyzer.tracing.xla.plan_contents import (
+from analyzer.tracing.xla.compiled_modules import (
+    describe_modules,
     divide_temporaries,
     find_plans,
     find_step_tensors,
-)
-from analyzer.tracing.xla.trace_modules import (
-    describe_modules,
     name_call_requests,
     name_module_buffers,
     read_modules,

@@ -19,7 +19,7 @@ from analyzer.tracing.parse.buffer_plan import (
     PlanRegion,
     read_plan,
 )
-from analyzer.tracing.xla.plan_contents import find_fullest, label_holders
+from analyzer.tracing.xla.compiled_modules import find_fullest, label_holders
 
 ROOT = Path(__file__).parents[3]
 PLAN = ROOT / "tests" / "unit" / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
