@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal
 
-from analyzer.fitting.fit_answer import SizePoint
+from analyzer.fitting.fit_answer import SizePoint, Varied, apply_size
 from analyzer.fitting.size_search import SizeSearch
 from analyzer.fitting.step_access import StepAccess, StepEstimate, estimate_step
-from analyzer.fitting.varied_size import Varied, apply_size
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.child_messages import SizeRun
 from analyzer.model.contract.run_note import RunFile, StepConfig, read_run_file

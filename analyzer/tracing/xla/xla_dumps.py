@@ -13,7 +13,6 @@ from typing import Any
 from analyzer.model.contract.reading import read_regular_file
 from analyzer.model.errors import TraceError
 from analyzer.model.units import format_bytes, parse_bytes
-from analyzer.tracing.parse.buffer_plan import HloProto
 
 
 def read_flags(text: str) -> str:
@@ -49,6 +48,8 @@ def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str, int]:
     The device is ``cpu`` or ``gpu``. The module has its buffer assignment and no literals (HloProto);
     it is empty if there is none.
     """
+    from analyzer.tracing.parse.buffer_plan import HloProto
+
     name = function.strip("_")
     files = sorted(
         dump.glob(f"*.a_{name}__*after_optimizations.hlo.pb")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.fitting.varied_size import (
+from analyzer.fitting.fit_answer import (
     apply_size,
     choose_first_size,
     insert_size,
