@@ -167,7 +167,7 @@ def _reproduce(
     """
     from analyzer.capture.targets.target_spec import parse_target
     from analyzer.fitting.reproduction import reproduce
-    from analyzer.model.contract.capture_request import CaptureOptions
+    from analyzer.model.contract.child_messages import CaptureOptions
 
     spec = parse_target(target)
     if spec.is_trace:

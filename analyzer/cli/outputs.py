@@ -14,7 +14,7 @@ from msgspec import structs
 
 from analyzer.cli import shared_options as options
 from analyzer.cli import stdout
-from analyzer.model.contract.capture_request import TargetKind, TargetSpec
+from analyzer.model.contract.child_messages import TargetKind, TargetSpec
 from analyzer.model.contract.report_file import REPORT_HTML, Kind, ReportFile
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes

@@ -30,7 +30,7 @@ from analyzer.cli import ScriptStatus
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import progress_bar
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     ASSUMPTIONS,
     DEFAULT_STEPS,
     SCRIPT_STEPS,

@@ -13,7 +13,7 @@ from analyzer.explain.analysis import Analysis, card_of
 from analyzer.explain.buffer_words import name_of
 from analyzer.explain.need import begins_with_process
 from analyzer.explain.running.slope import find_own_peak
-from analyzer.model.contract.capture_request import WhatIf
+from analyzer.model.contract.child_messages import WhatIf
 from analyzer.model.contract.report_file import (
     OtherSettings,
     PoolChange,

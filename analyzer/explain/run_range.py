@@ -20,8 +20,7 @@ from analyzer.explain.analysis import (
     count_live_bytes_without,
 )
 from analyzer.explain.pool_facts import own_options
-from analyzer.model.choice import Category
-from analyzer.model.contract.fields import TwoSizes
+from analyzer.model.contract.fields import Category, TwoSizes
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.contract.run_note import STEP_WITH_ALL
 from analyzer.model.recording.records import Recording

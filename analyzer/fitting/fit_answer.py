@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import field
 
 from analyzer.capture.targets.target_spec import parse_shapes
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.errors import FailureKind, InputError

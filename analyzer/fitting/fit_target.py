@@ -32,8 +32,14 @@ from analyzer.fitting.fit_answer import (
 )
 from analyzer.fitting.fit_document import add_headline
 from analyzer.fitting.remedies import RemedyTrial, try_remedies
-from analyzer.fitting.size_answers import StepFacts, answer_sizes, assume_facts, can_run
-from analyzer.fitting.size_search import CardSearch, SizeSearch
+from analyzer.fitting.size_search import (
+    CardSearch,
+    SizeSearch,
+    StepFacts,
+    answer_sizes,
+    assume_facts,
+    can_run,
+)
 from analyzer.fitting.step_access import (
     StepAccess,
     access_target,
@@ -41,7 +47,7 @@ from analyzer.fitting.step_access import (
     open_accesses,
     run_at_once,
 )
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     CaptureOptions,
     StepOptions,
     TargetSpec,

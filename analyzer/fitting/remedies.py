@@ -46,17 +46,17 @@ from analyzer.fitting.step_access import (
     open_accesses,
     run_at_once,
 )
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     CaptureOptions,
     TargetKind,
     TargetSpec,
 )
-from analyzer.model.contract.graph_note import CONSTANTS, split_tensor
+from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import Finding, StepRemedy
+from analyzer.model.contract.run_note import CONSTANTS, split_tensor
 from analyzer.model.errors import InputError, suggest_names
 from analyzer.model.graph.graph_index import GraphIndex, Phase
 from analyzer.model.progress import listening, report_stage
-from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
 from analyzer.report.actions import remedy_of
 from analyzer.report.answer import add_answer

@@ -15,7 +15,7 @@ from msgspec import structs
 from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture
 from analyzer.explain.need import find_need
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     CaptureOptions,
     TargetSpec,
 )

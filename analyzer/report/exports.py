@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.choice import Category
+from analyzer.model.contract.fields import Category
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import category_sums, main_allocator_rows, weigh
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     NOTHING_ASKED,
     WhatIf,
 )

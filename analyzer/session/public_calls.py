@@ -18,7 +18,7 @@ from analyzer.capture.targets.target_spec import (
     list_given_options,
     parse_target,
 )
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     SCRIPT_STEPS,
     SCRIPT_WARMUP_STEPS,
     CaptureOptions,

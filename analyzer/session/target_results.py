@@ -18,7 +18,7 @@ from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView, run_script
 from analyzer.cards import check_limit
 from analyzer.model.contract import report_file
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     ASSUMPTIONS,
     NOTHING_ASKED,
     CaptureKind,

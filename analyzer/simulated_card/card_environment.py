@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from analyzer.cards import Gpu, check_limit, find_gpu, memory_limit
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     ASSUMPTIONS,
     BATCH_NORM_RESERVE,
     CONTEXT,

@@ -18,7 +18,7 @@ from make_recording import Made
 from page_driver import Page
 
 import analyzer
-from analyzer.model.contract.capture_request import WhatIf
+from analyzer.model.contract.child_messages import WhatIf
 from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.recording.records import ALLOCATIONS, EVENTS
 from analyzer.model.units import format_bytes

@@ -26,13 +26,13 @@ from analyzer.capture.graph.plain_graphs import (
 )
 from analyzer.capture.private_names import graph_pb2, infer_op_properties
 from analyzer.capture.run.live_objects import find_live_objects
-from analyzer.model.contract.graph_note import (
+from analyzer.model.contract.run_note import (
     ARGUMENT_TYPES,
     RESULT_TYPES,
+    DataSize,
     TensorSpec,
     split_tensor,
 )
-from analyzer.model.contract.run_note import DataSize
 from analyzer.model.graph.buffer_sharing import ITERATOR
 from analyzer.model.graph.graph_index import find_inlined
 

@@ -30,6 +30,7 @@ from analyzer.capture import private_names as private
 from analyzer.capture.graph.data_sizes import ARGUMENT, Outputs, SizedGraph
 from analyzer.capture.graph.plain_graphs import find_sources, read_executed_ops
 from analyzer.capture.graph.unbacked_variables import leave_out_values
+from analyzer.capture.private_names import find_open_optimizers
 from analyzer.capture.run.instrumentation import observe_step
 from analyzer.capture.run.step_capture import (
     Captured,
@@ -39,12 +40,10 @@ from analyzer.capture.run.step_capture import (
     trace_function,
 )
 from analyzer.capture.run.step_variables import StepVariables
-from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
 from analyzer.cards import Gpu, find_gpu, memory_limit
-from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op
-from analyzer.model.contract.run_note import DataSize, DeviceNote
+from analyzer.model.contract.child_messages import CaptureOptions
+from analyzer.model.contract.run_note import ARGUMENT_TYPES, DataSize, DeviceNote, Op
 from analyzer.model.errors import TargetError
 from analyzer.model.graph.host_copies import (
     VARIABLES_ON_HOST,

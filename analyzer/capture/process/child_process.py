@@ -291,7 +291,7 @@ class ForkServers(AbstractContextManager["ForkServers"]):
         if sys.platform != "linux" or is_full:
             return None
 
-        command = make_start_command("process.fork_worker", str(self.folder))
+        command = make_start_command("process.capture_worker", str(self.folder))
         self._servers[key] = Child(command, log, environment)
 
         return self._servers[key]

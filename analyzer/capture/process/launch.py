@@ -33,19 +33,17 @@ from analyzer.capture.process.child_process import (
     ForkServers,
     make_start_command,
 )
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
+    CaptureDone,
     CaptureKind,
     CaptureOptions,
     CaptureRequest,
-    TargetKind,
-    TargetSpec,
-)
-from analyzer.model.contract.child_messages import (
-    CaptureDone,
     ChildFailed,
     Message,
     SizeRun,
     StageBegun,
+    TargetKind,
+    TargetSpec,
     write_message,
 )
 from analyzer.model.contract.run_note import TargetNote, read_run_file

@@ -21,7 +21,7 @@ from analyzer.capture.graph.plain_graphs import find_op_line
 from analyzer.capture.run.step_capture import Capturing, trace_function
 from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.targets.host_setup import SetupValues, find_original
-from analyzer.model.contract.graph_note import read_op_types
+from analyzer.model.contract.run_note import read_op_types
 
 HOST = "/device:CPU:0"
 

@@ -27,13 +27,13 @@ from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
 from analyzer.model import __version__
 from analyzer.model.contract.fields import TwoSizes
-from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.run_note import (
     CompiledFunction,
     DeviceNote,
     Failure,
     Input,
     Mode,
+    Op,
     RunFile,
     StepConfig,
     ThreadsNote,

@@ -11,17 +11,16 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
-from analyzer.capture.private_names import get_last_layer, get_layers
+from analyzer.capture.private_names import get_last_layer, get_layers, has_own_step
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets import synthetic_inputs, target_spec
-from analyzer.capture.targets.keras_api import has_own_step
 from analyzer.capture.targets.model_changes import change_layers, rebuild
 from analyzer.capture.targets.step_program import (
     Program,
     is_tf_function,
 )
 from analyzer.capture.targets.synthetic_inputs import make_part
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.run_note import Mode, StepConfig
 from analyzer.model.errors import InputError, TargetError
 

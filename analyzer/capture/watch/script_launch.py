@@ -33,8 +33,7 @@ from analyzer.capture.process.run_folders import (
     make_staging_folder,
     publish,
 )
-from analyzer.model.contract.capture_request import WatchRequest
-from analyzer.model.contract.child_messages import write_message
+from analyzer.model.contract.child_messages import WatchRequest, write_message
 from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.interrupts import (
     ENDING,

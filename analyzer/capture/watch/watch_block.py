@@ -16,7 +16,7 @@ from analyzer.capture.process.run_folders import (
     publish,
 )
 from analyzer.capture.watch.script_launch import read_untraced
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     SCRIPT_STEPS,
     SCRIPT_WARMUP_STEPS,
     TargetKind,

@@ -22,9 +22,10 @@ from msgspec.json import encode
 from msgspec.json import format as indented
 
 from analyzer.model import __version__
-from analyzer.model.choice import Category, Choice
-from analyzer.model.contract.capture_request import Assumption
+from analyzer.model.contract.child_messages import Assumption
 from analyzer.model.contract.fields import (
+    Category,
+    Choice,
     EvidenceRow,
     Instant,
     Lengths,

@@ -16,8 +16,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from analyzer.model.choice import Category, Choice
-from analyzer.model.contract.graph_note import (
+from analyzer.model.contract.fields import Category, Choice
+from analyzer.model.contract.run_note import (
     Op,
     TensorSpec,
     split_tensor,

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.choice import Category
-from analyzer.model.contract.capture_request import TargetKind
+from analyzer.model.contract.child_messages import TargetKind
+from analyzer.model.contract.fields import Category
 from analyzer.model.contract.report_file import (
     DiffFile,
     ProgramFigures,

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from analyzer.model.contract.graph_note import CONSTANTS, op_types
+from analyzer.model.contract.run_note import CONSTANTS, op_types
 from analyzer.model.graph.graph_index import reach
 from analyzer.simulate.predict.ledger import Tensor, share
 from analyzer.simulate.predict.prepared_step import (

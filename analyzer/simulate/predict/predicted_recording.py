@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.cards import find_gpu, memory_limit
+from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import TraceError
@@ -33,7 +34,6 @@ from analyzer.model.recording.records import (
     conform,
 )
 from analyzer.model.recording.timeline import find_steps_of_births
-from analyzer.model.tables import read_table
 from analyzer.model.units import Range, round_up
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import (

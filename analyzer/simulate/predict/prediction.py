@@ -14,9 +14,8 @@ from random import Random
 import numpy as np
 import pandas as pd
 
-from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import CONSTANTS, TensorSpec
-from analyzer.model.contract.run_note import DataSize
+from analyzer.model.contract.fields import Category
+from analyzer.model.contract.run_note import CONSTANTS, DataSize, TensorSpec
 from analyzer.model.errors import InputError
 from analyzer.model.progress import report_stage
 from analyzer.model.recording.records import Step

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pandas as pd
 from google.protobuf.message import DecodeError
 
+from analyzer.model.contract.reading import read_table
 from analyzer.model.recording.records import EVENTS, TextNumbers, text_category
-from analyzer.model.tables import read_table
 from analyzer.tracing.parse.protobuf import TEXTS, decode_text
 
 Positions: TypeAlias = npt.NDArray[np.int64]

@@ -26,9 +26,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import TensorSpec, split_tensor
-from analyzer.model.contract.run_note import StepConfig
+from analyzer.model.contract.fields import Category
+from analyzer.model.contract.run_note import StepConfig, TensorSpec, split_tensor
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import CACHE_ROLE, find_cache
 from analyzer.model.graph.graph_index import (

@@ -21,7 +21,7 @@ from analyzer.capture.run.step_capture import (
 from analyzer.capture.targets.keras_step import get_loss_name
 from analyzer.capture.targets.resolve_target import resolve
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError
 
 

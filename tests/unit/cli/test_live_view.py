@@ -14,7 +14,7 @@ from rich.console import Console
 
 from analyzer.capture.watch.script_launch import LIVE_FILE, run_script
 from analyzer.cli.trace_command import LiveView, show_live
-from analyzer.model.contract.capture_request import WatchRequest
+from analyzer.model.contract.child_messages import WatchRequest
 
 MIB = 1 << 20
 

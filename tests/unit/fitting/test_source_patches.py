@@ -16,7 +16,7 @@ from analyzer.fitting.remedies import (
     write_diff,
 )
 from analyzer.fitting.step_access import StepAccess
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError
 
 TRAINING = '''"""Trains."""

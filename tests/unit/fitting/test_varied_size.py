@@ -11,7 +11,7 @@ from analyzer.fitting.fit_answer import (
     parse_varied,
     split_shapes,
 )
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError
 
 OPTIONS = CaptureOptions(batch_size=8, shapes={"mask": (64,)})

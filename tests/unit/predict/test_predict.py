@@ -20,7 +20,7 @@ from small_graphs import (
     variable,
 )
 
-from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.run_note import Op, TensorSpec
 from analyzer.model.errors import InputError
 from analyzer.model.recording.timeline import earlier_categories
 from analyzer.simulate.kernels.cpu_kernels import CPU, HANDLE_BYTES

@@ -14,7 +14,7 @@ from builders import ROOT, SAMPLES, sample_folder
 from schemas import breaches
 
 import analyzer
-from analyzer.model.contract.capture_request import WhatIf
+from analyzer.model.contract.child_messages import WhatIf
 from analyzer.model.contract.report_file import (
     DiffFile,
     ReportFile,

@@ -17,7 +17,7 @@ from builders import ROOT, analyze
 
 import analyzer
 from analyzer.explain.analysis import Analysis
-from analyzer.model.contract.capture_request import WhatIf
+from analyzer.model.contract.child_messages import WhatIf
 from analyzer.model.contract.report_file import (
     REPORT_JSON,
     read_saved_report,

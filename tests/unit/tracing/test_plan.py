@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.run_note import Op, TensorSpec
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.tracing.measure.measured_recording import open_measured
