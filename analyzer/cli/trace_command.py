@@ -1,7 +1,5 @@
 """``analyze trace TARGET``: capture the memory of a step or a script, or open a trace; explain it."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import warnings
@@ -10,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import IO, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -25,7 +23,7 @@ from analyzer.capture.targets.target_spec import (
     parse_card_assumptions,
     parse_target,
 )
-from analyzer.capture.watch.script_launch import LIVE_FILE
+from analyzer.capture.watch.script_launch import LIVE_FILE, ScriptEnd, ScriptView
 from analyzer.cli import ScriptStatus
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import Outputs, RunPlace
@@ -46,9 +44,6 @@ from analyzer.model.units import format_bytes, signed_bytes
 from analyzer.report.untrusted import printable
 from analyzer.session.opening import open_hosts
 from analyzer.tracing.parse.logdir import find_run, is_assignment
-
-if TYPE_CHECKING:
-    from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView
 
 _ASSUMED = ", ".join(one.name for one in ASSUMPTIONS)
 _USAGE = 2  # exit status of a script that prints its usage (argparse, click)

@@ -8,8 +8,6 @@ the next tape is made. If several such steps precede each update, they are micro
 without a repeated call counts as one step.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys
@@ -22,7 +20,7 @@ from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -64,8 +62,7 @@ from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
 from analyzer.simulated_card.core_calls import describe_refusals
 
-if TYPE_CHECKING:
-    Report = Callable[[Any, Arguments, FrameType | None], object]
+Report = Callable[[Any, Arguments, FrameType | None], object]
 
 # additional calls to wait for, in case a call that trains follows
 _EXTRA_CALLS = 3

@@ -9,8 +9,6 @@ depends on the gradient with which the tape starts, and that another op reads. A
 result of the forward pass that another op reads. Other results are temporaries, as is scratch memory.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -11,10 +11,11 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analyzer.model.contract.report_file import ReplayCheck, ReplayFailure
 from analyzer.model.errors import InputError, TraceError
@@ -27,11 +28,8 @@ from analyzer.simulate.allocator.bfc import (
     Chunk,
 )
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Table = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Table = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 # 16 TiB: a larger request in a trace is a damaged number
 MAX_REQUEST_BYTES = 1 << 44

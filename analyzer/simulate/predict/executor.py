@@ -22,11 +22,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from analyzer.model.contract.run_note import CONSTANTS, op_types
 from analyzer.model.graph.graph_index import reach
-from analyzer.simulate.predict.ledger import Tensor, share
+from analyzer.simulate.predict.ledger import Ledger, Tensor, share
 from analyzer.simulate.predict.prepared_step import (
     ENTERS,
     EXITS,
@@ -37,9 +37,6 @@ from analyzer.simulate.predict.prepared_step import (
     TYPES,
     Prepared,
 )
-
-if TYPE_CHECKING:
-    from analyzer.simulate.predict.ledger import Ledger
 
 
 @dataclass(eq=False, slots=True)
