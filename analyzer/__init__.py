@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from analyzer.model import __version__
 
 if TYPE_CHECKING:
-    from analyzer.capture.watch.keras_callback import MemoryCallback
+    from analyzer.capture.watch.watch_block import MemoryCallback
     from analyzer.fitting.fit_answer import FitAnswer
-    from analyzer.fitting.fit_calls import fit, fits
+    from analyzer.fitting.fit_target import fit, fits
     from analyzer.report.diff_sections import Diff
     from analyzer.report.result import Result
     from analyzer.session.device_report import device
@@ -31,8 +31,8 @@ _MODULES = {
     "FitAnswer": "fitting.fit_answer",
     "Result": "report.result",
     "device": "session.device_report",
-    "fit": "fitting.fit_calls",
-    "fits": "fitting.fit_calls",
+    "fit": "fitting.fit_target",
+    "fits": "fitting.fit_target",
     **dict.fromkeys(
         ("diff", "estimate", "open_trace", "trace", "watch"), "session.public_calls"
     ),

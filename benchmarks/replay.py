@@ -13,8 +13,7 @@ import time
 import numpy as np
 
 from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.allocator.limits import minimum_limit
-from analyzer.simulate.allocator.replay import Sequence, replay
+from analyzer.simulate.allocator.replay import Sequence, minimum_limit, replay
 
 
 def workload(n_events: int, live: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.simulated_card.card_environment import make_card_environment
 
 _RUN = """

@@ -1,7 +1,6 @@
 """Small graphs by hand, and the schedules of a process that runs them."""
 
-from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.contract.run_note import ThreadsNote, VariableNote
+from analyzer.model.contract.run_note import Op, TensorSpec, ThreadsNote, VariableNote
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.kernels.cpu_kernels import CPU
 from analyzer.simulate.predict.prediction import play, predict

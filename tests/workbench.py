@@ -19,7 +19,7 @@ from builders import ROOT, Ended, analyze
 import analyzer
 from analyzer.capture.process import launch
 from analyzer.capture.process.child_process import Child, Fork, ForkServers
-from analyzer.model.contract.capture_request import CaptureRequest
+from analyzer.model.contract.child_messages import CaptureRequest
 
 TARGETS = ROOT / "tests" / "integration" / "targets"
 _START = launch._start

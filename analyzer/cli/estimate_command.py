@@ -12,7 +12,7 @@ from analyzer.cli import shared_options as options
 from analyzer.cli.gpus_command import name_device
 from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import print_news, progress_bar
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     CaptureOptions,
     TargetKind,
     TargetSpec,

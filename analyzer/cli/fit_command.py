@@ -14,12 +14,11 @@ from analyzer.cli import shared_options as options
 from analyzer.cli.gpus_command import name_device
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import print_news, progress_bar
-from analyzer.fitting.fit_answer import FitAnswer, describe_cards
+from analyzer.fitting.fit_answer import FitAnswer, describe_cards, split_shapes
 from analyzer.fitting.fit_target import FitQuestion, fit_all_cards, fit_target
 from analyzer.fitting.remedies import parse_remedies
-from analyzer.fitting.varied_size import split_shapes
-from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.report_json import encode_report
+from analyzer.model.contract.child_messages import CaptureOptions
+from analyzer.model.contract.report_file import encode_report
 from analyzer.model.errors import AnalyzerError, ExitCode
 from analyzer.model.interrupts import Terminated
 from analyzer.model.units import parse_bytes

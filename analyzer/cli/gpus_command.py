@@ -10,7 +10,7 @@ from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, json_output, print_answer, write_all
 from analyzer.cli.stdout import print_news
 from analyzer.model.contract.fields import Lengths, ReportRecord
-from analyzer.model.contract.report_json import encode_report
+from analyzer.model.contract.report_file import encode_report
 from analyzer.report.output_files import write_text
 from analyzer.report.untrusted import printable
 from analyzer.simulated_card.card_environment import normalize_cards

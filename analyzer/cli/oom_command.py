@@ -1,13 +1,11 @@
 """``analyze oom LOG``: explain the out-of-memory failure in a log."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import structs
 
@@ -15,15 +13,13 @@ from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
+from analyzer.model.contract.oom_file import Reproduction
 from analyzer.model.errors import InputError
 from analyzer.oom import OomReport, read_oom_log
 from analyzer.oom.advice import find_fit_options, write_fit_command
 from analyzer.oom.failures import LoggedFailure
 from analyzer.report.output_files import write_text
-
-if TYPE_CHECKING:
-    from analyzer.model.contract.oom_file import Reproduction
-    from analyzer.report.render.sections import Document
+from analyzer.report.render.sections import Document
 
 
 def oom(
@@ -167,7 +163,7 @@ def _reproduce(
     """
     from analyzer.capture.targets.target_spec import parse_target
     from analyzer.fitting.reproduction import reproduce
-    from analyzer.model.contract.capture_request import CaptureOptions
+    from analyzer.model.contract.child_messages import CaptureOptions
 
     spec = parse_target(target)
     if spec.is_trace:

@@ -14,9 +14,8 @@ from msgspec import structs
 
 from analyzer.cli import shared_options as options
 from analyzer.cli import stdout
-from analyzer.model.contract.capture_request import TargetKind, TargetSpec
-from analyzer.model.contract.report_file import Kind, ReportFile
-from analyzer.model.contract.report_json import REPORT_HTML
+from analyzer.model.contract.child_messages import TargetKind, TargetSpec
+from analyzer.model.contract.report_file import REPORT_HTML, Kind, ReportFile
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
 from analyzer.report.answer import peak_limit_words

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from analyzer.capture.targets.target_spec import OPTIMIZER, parse_shapes
-from analyzer.model.contract.capture_request import BATCH_SIZE, CaptureOptions, WhatIf
+from analyzer.model.contract.child_messages import BATCH_SIZE, CaptureOptions, WhatIf
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 

@@ -1,15 +1,19 @@
 """``analyze trace TARGET``: capture the memory of a step or a script, or open a trace; explain it."""
 
-from __future__ import annotations
-
 import sys
+import threading
 import warnings
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import IO, Annotated, Any, NoReturn
 
 import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
 from analyzer.capture.targets.target_spec import (
     TargetForm,
@@ -19,11 +23,12 @@ from analyzer.capture.targets.target_spec import (
     parse_card_assumptions,
     parse_target,
 )
+from analyzer.capture.watch.script_launch import LIVE_FILE, ScriptEnd, ScriptView
 from analyzer.cli import ScriptStatus
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import progress_bar
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     ASSUMPTIONS,
     DEFAULT_STEPS,
     SCRIPT_STEPS,
@@ -35,12 +40,10 @@ from analyzer.model.contract.capture_request import (
     WhatIf,
 )
 from analyzer.model.errors import ExitCode, InputError, LimitError
+from analyzer.model.units import format_bytes, signed_bytes
 from analyzer.report.untrusted import printable
 from analyzer.session.opening import open_hosts
 from analyzer.tracing.parse.logdir import find_run, is_assignment
-
-if TYPE_CHECKING:
-    from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView
 
 _ASSUMED = ", ".join(one.name for one in ASSUMPTIONS)
 _USAGE = 2  # exit status of a script that prints its usage (argparse, click)
@@ -159,7 +162,7 @@ def trace(
     own arguments, input, output and exit code. A few of its steps are traced, and the report follows.
     """
     if is_assignment(Path(target)):
-        from analyzer.tracing.xla.assignment_text import describe_assignment
+        from analyzer.tracing.xla.xla_dumps import describe_assignment
 
         for line in describe_assignment(Path(target)):
             typer.echo(printable(line, 2000))
@@ -326,8 +329,6 @@ def _choose_view(*, is_live: bool) -> ScriptView | None:
             hint="Leave it out; the report follows.",
         )
 
-    from analyzer.cli.live_view import show_live
-
     return show_live
 
 
@@ -417,3 +418,66 @@ def _explain_missing_trace(
 def _print_lines(*lines: str) -> None:
     for line in lines:
         print(f"analyze: {printable(line, 2000)}", file=sys.stderr)
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+class LiveView:
+    """Bytes in use and their slope of the script whose run folder is ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._readings: deque[list[int]] = deque(maxlen=60)
+
+    def render(self) -> RenderableType:
+        """Return the view of the latest reading."""
+        words = (self._folder / LIVE_FILE).read_text("ascii").split()
+        if len(words) == 4:  # the file is not being written
+            self._readings.append([*map(int, words)])
+
+        if not self._readings:
+            return Text("Waiting for the first step.", "dim")
+
+        earlier = self._readings[0]
+        (step, in_use, peak, resident) = self._readings[-1]
+        slope = (in_use - earlier[1]) // max(step - earlier[0], 1)
+
+        highest = len(_BLOCKS) - 1
+        levels = (one[1] * highest // max(peak, 1) for one in self._readings)
+        figures = (
+            f"step {step}: {format_bytes(in_use)} in TensorFlow's pool, peak "
+            f"{format_bytes(peak)}, "
+            f"process {format_bytes(resident)}, slope {signed_bytes(slope)} a step"
+        )
+
+        curve = Text("".join(_BLOCKS[level] for level in levels), "cyan")
+
+        return Group(curve, Text(figures, "bold"))
+
+
+@contextmanager
+def show_live(
+    folder: Path,
+    output: IO[bytes],
+    console: Console | None = None,
+) -> Iterator[None]:
+    """Show a running script below its own output."""
+    console = console or Console(stderr=True)
+
+    def copy() -> None:
+        with output:
+            for line in output:
+                console.print(Text(line.decode("utf-8", "replace").rstrip("\n")))
+
+    render = LiveView(folder).render
+    with Live(
+        get_renderable=render,
+        console=console,
+        refresh_per_second=2,
+        transient=True,
+    ):
+        copier = threading.Thread(target=copy, daemon=True)
+        copier.start()
+        yield
+        copier.join(1.0)  # the script's own children may hold the pipe

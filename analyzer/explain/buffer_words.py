@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 import pandas as pd
 
-from analyzer.model.choice import Category
-from analyzer.model.contract.fields import EvidenceRow
+from analyzer.model.contract.fields import Category, EvidenceRow
 from analyzer.model.contract.report_file import BufferRow
 from analyzer.model.contract.run_note import HeldTensors
 from analyzer.model.graph.buffer_sharing import find_copies_of_inputs

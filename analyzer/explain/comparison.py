@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
-from analyzer.model.choice import Category
+from analyzer.model.contract.fields import Category
 from analyzer.model.contract.report_file import (
     CategoryOfBoth,
     Change,

@@ -20,17 +20,15 @@ from analyzer.explain.analysis import (
     count_live_bytes_without,
 )
 from analyzer.explain.pool_facts import own_options
-from analyzer.model.choice import Category
-from analyzer.model.contract.fields import TwoSizes
+from analyzer.model.contract.fields import Category, TwoSizes
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.contract.run_note import STEP_WITH_ALL
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import Peak, find_peak
 from analyzer.model.units import Range, signed_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.allocator.limits import FLOOR_BYTES
+from analyzer.simulate.allocator.replay import FLOOR_BYTES, from_recording, replay
 from analyzer.simulate.allocator.replay import Sequence as Operations
-from analyzer.simulate.allocator.replay import from_recording, replay
 
 _CHANCE = 0.02  # of a run outside the stated range
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from analyzer.fitting.fit_answer import CardAnswer, FitAnswer, SizePoint
-from analyzer.fitting.varied_size import insert_size
+from analyzer.fitting.fit_answer import CardAnswer, FitAnswer, SizePoint, insert_size
 from analyzer.model.errors import FailureKind
 from analyzer.model.units import format_bytes, format_option_bytes
 from analyzer.report.actions import remedy_items, step_options

@@ -15,7 +15,7 @@ from msgspec import structs
 from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture
 from analyzer.explain.need import find_need
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     CaptureOptions,
     TargetSpec,
 )
@@ -23,7 +23,7 @@ from analyzer.model.errors import InputError
 from analyzer.model.machine import count_cores, read_memory_bytes
 from analyzer.session.opening import analyse_path
 from analyzer.session.target_results import capture_target
-from analyzer.simulate.allocator.limits import LIMIT_MARGIN
+from analyzer.simulate.allocator.replay import LIMIT_MARGIN
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Sequence
 from enum import IntEnum
 
-from analyzer.model.choice import Choice
+from analyzer.model.contract.fields import Choice
 
 
 def suggest_names(name: str, names: Sequence[str]) -> str:

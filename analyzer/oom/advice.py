@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from analyzer.cards import memory_limit
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.contract.oom_file import OomAdvice
-from analyzer.model.tables import read_table
+from analyzer.model.contract.reading import read_table
 from analyzer.oom.cause import Words
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
 from analyzer.oom.figures import find_batch, find_dominant_size, is_data_set, is_weight

@@ -9,7 +9,7 @@ import re
 from msgspec import Struct
 
 from analyzer.model.contract.fields import MOST_AXES
-from analyzer.model.tables import read_table
+from analyzer.model.contract.reading import read_table
 from analyzer.model.units import GRANULE_BYTES, Range, round_up
 
 # a number of any pattern; a longer one is damage

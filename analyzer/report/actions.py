@@ -7,7 +7,8 @@ from itertools import chain
 
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.explain.saving_limit import limit_of
-from analyzer.model.contract.capture_request import TargetKind
+from analyzer.model.contract.child_messages import TargetKind
+from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import (
     Finding,
     Kind,
@@ -15,7 +16,6 @@ from analyzer.model.contract.report_file import (
     ReportFile,
     StepRemedy,
 )
-from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, format_option_bytes, signed_bytes
 from analyzer.report.render.sections import ColumnKind, Item, Table, TableColumn, Tone
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import (
     Basis,
     CardUse,
@@ -17,7 +18,6 @@ from analyzer.model.contract.report_file import (
     ProgramFigures,
     ReportFile,
 )
-from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
 from analyzer.report.actions import find_action, suggest_next
 from analyzer.report.render.sections import Tone

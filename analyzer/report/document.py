@@ -11,10 +11,9 @@ from analyzer.explain.questions.peak_tensors import peak_op
 from analyzer.explain.running.data_held import program_figures
 from analyzer.explain.trace_integrity import find_counter_peak, trust_figures
 from analyzer.explain.verdict import FITS
-from analyzer.model.choice import Category
 from analyzer.model.contract import report_file
-from analyzer.model.contract.capture_request import ASSUMPTIONS
-from analyzer.model.contract.fields import TwoSizes
+from analyzer.model.contract.child_messages import ASSUMPTIONS
+from analyzer.model.contract.fields import Category, TwoSizes
 from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.recording.records import REPORTED, TRIAL_ROLE, Step

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from analyzer.model.contract.fields import ReportRecord, StrPath
-from analyzer.model.contract.report_json import Json, encode_report, plain_report
+from analyzer.model.contract.report_file import Json, encode_report, plain_report
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import delay_signals
 

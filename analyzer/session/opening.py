@@ -15,12 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     NOTHING_ASKED,
     WhatIf,
 )
-from analyzer.model.contract.report_file import HostRow, Kind, ReportFile
-from analyzer.model.contract.report_json import REPORT_JSON, read_saved_report
+from analyzer.model.contract.report_file import (
+    REPORT_JSON,
+    HostRow,
+    Kind,
+    ReportFile,
+    read_saved_report,
+)
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import AnalyzerError, TraceError
 from analyzer.model.interrupts import pause_collector

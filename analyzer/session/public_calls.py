@@ -18,7 +18,7 @@ from analyzer.capture.targets.target_spec import (
     list_given_options,
     parse_target,
 )
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     SCRIPT_STEPS,
     SCRIPT_WARMUP_STEPS,
     CaptureOptions,
@@ -238,7 +238,7 @@ def callback_class() -> type[Any]:
     from analyzer.capture.process.launch import can_trace_here
 
     can_trace_here()  # chooses the allocator if TensorFlow is not imported yet
-    from analyzer.capture.watch.keras_callback import MemoryCallback
+    from analyzer.capture.watch.watch_block import MemoryCallback
 
     MemoryCallback.begin_watch = staticmethod(begin_watch)
     MemoryCallback.end_watch = staticmethod(end_watch)

@@ -17,8 +17,8 @@ from analyzer.capture.process.run_folders import remove_run
 from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView, run_script
 from analyzer.cards import check_limit
-from analyzer.model.contract import report_json
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract import report_file
+from analyzer.model.contract.child_messages import (
     ASSUMPTIONS,
     NOTHING_ASKED,
     CaptureKind,
@@ -305,14 +305,14 @@ def explain_folder(
 
 def save_report(result: Result, folder: Path) -> Result:
     """Write the report into a run folder; return the result."""
-    result.to_json(folder / report_json.REPORT_JSON)
-    result.to_html(folder / report_json.REPORT_HTML)
+    result.to_json(folder / report_file.REPORT_JSON)
+    result.to_html(folder / report_file.REPORT_HTML)
 
     if result.report.kind is not Kind.ESTIMATE and result.report.what_if is not None:
         return result  # without a digest: the next command explains the trace without these settings
 
     write_text(
-        folder / report_json.DIGEST_FILE, report_json.encode_digest(folder).decode()
+        folder / report_file.DIGEST_FILE, report_file.encode_digest(folder).decode()
     )
 
     return result

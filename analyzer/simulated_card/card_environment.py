@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from analyzer.cards import Gpu, check_limit, find_gpu, memory_limit
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     ASSUMPTIONS,
     BATCH_NORM_RESERVE,
     CONTEXT,
@@ -18,8 +18,8 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.errors import InputError
 from analyzer.model.machine import cache_folder, count_cores
-from analyzer.model.xla_flags import path_flag, read_flags
 from analyzer.simulated_card.library_folder import TOOLKIT, make_library_folder
+from analyzer.tracing.xla.xla_dumps import path_flag, read_flags
 
 _MOST_CARDS = 16
 SHORT_POOL = "SIMULATED_CARD_POOL_MOST"

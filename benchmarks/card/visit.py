@@ -332,7 +332,7 @@ def simulate(gpu: str, folder: Path) -> dict[str, str]:
     """Return the environment of a simulated card; empty for the machine's own."""
     if not gpu:
         return {}
-    from analyzer.model.contract.capture_request import CaptureOptions
+    from analyzer.model.contract.child_messages import CaptureOptions
     from analyzer.simulated_card.card_environment import make_card_environment
 
     variables = make_card_environment(CaptureOptions(gpu=gpu), folder)

@@ -35,7 +35,7 @@ from builders import SAMPLES, sample_folder, sample_trace  # noqa: E402
 from damages import DAMAGES, SHORTER, Subject  # noqa: E402
 
 from analyzer.explain.trace_integrity import trust_figures  # noqa: E402
-from analyzer.model.contract.capture_request import WhatIf  # noqa: E402
+from analyzer.model.contract.child_messages import WhatIf  # noqa: E402
 from analyzer.model.errors import InputError  # noqa: E402
 from analyzer.model.units import GRANULE_BYTES  # noqa: E402
 from analyzer.session.opening import explain  # noqa: E402

@@ -40,7 +40,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.model.contract.report_json import (
+from analyzer.model.contract.report_file import (
     DIGEST_FILE,
     encode_digest,
     read_report,

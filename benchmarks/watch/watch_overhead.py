@@ -41,8 +41,8 @@ import tensorflow as tf  # noqa: TID253
 
 import analyzer
 from analyzer.capture.private_names import Function
-from analyzer.capture.watch.step_hooks import Hooks
 from analyzer.capture.watch.watch_block import WatchBlock
+from analyzer.capture.watch.watcher import Hooks
 
 WARMUP = 3
 FEWEST = 3  # rounds

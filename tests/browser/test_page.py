@@ -18,11 +18,11 @@ from make_recording import Made
 from page_driver import Page
 
 import analyzer
-from analyzer.model.contract.capture_request import WhatIf
+from analyzer.model.contract.child_messages import WhatIf
 from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.recording.records import ALLOCATIONS, EVENTS
 from analyzer.model.units import format_bytes
-from analyzer.report.page import payload
+from analyzer.report.page import build
 from analyzer.report.result import Result
 from analyzer.session.opening import open_result
 
@@ -478,7 +478,7 @@ def test_buffers_that_are_not_listed_still_count(
     written: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(payload, "MAX_BUFFERS", 50)
+    monkeypatch.setattr(build, "MAX_BUFFERS", 50)
     page.open(written(made))
     check_recording(page, made.document)
     assert page.js(f"{RECORDED}.states") < len(made.recording.events)

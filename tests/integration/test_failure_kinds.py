@@ -9,7 +9,7 @@ from simulated_cards import NEEDS_CARDS
 
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.model.contract.capture_request import CaptureKind, CaptureOptions
+from analyzer.model.contract.child_messages import CaptureKind, CaptureOptions
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import AnalyzerError, FailureKind
 from analyzer.tracing.parse.logdir import RUN_FILE

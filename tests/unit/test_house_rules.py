@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from analyzer.model.tables import read_table
+from analyzer.model.contract.reading import read_table
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "analyzer"

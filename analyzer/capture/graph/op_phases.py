@@ -16,9 +16,9 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from analyzer.capture.graph import plain_graphs as graphs
-from analyzer.capture.graph.shape_inference import infer_executed_outputs
+from analyzer.capture.graph.data_sizes import infer_executed_outputs
 from analyzer.capture.private_names import list_concrete_functions
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op
+from analyzer.model.contract.run_note import ARGUMENT_TYPES, Op
 from analyzer.model.graph.graph_index import (
     Phase,
     ScopeTable,

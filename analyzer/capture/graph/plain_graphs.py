@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import get_functions, op_def_registry, tensor_util
 from analyzer.capture.run.source_frames import find_own_line
-from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.run_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import find_inlined, remove_rewrite
 
 # Constants with at most this many elements keep their values (axes, paddings, shapes).

@@ -1,6 +1,10 @@
 """The child process that imports TensorFlow, runs or traces the step, and writes the run folder.
 
 It sends messages to its parent on its original standard output; the user's output goes to the log.
+
+A fork server imports TensorFlow once, and serves each capture in a fork of itself. A fork is safe at
+that point: TensorFlow has not computed anything, and its only threads are of NumPy's OpenBLAS and
+jemalloc, which release their locks at a fork. Requests are paths, one a line.
 """
 
 from __future__ import annotations
@@ -9,11 +13,13 @@ import atexit
 import errno
 import faulthandler
 import os
+import queue
 import shutil
 import sys
 import tempfile
 import threading
 import traceback
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -23,24 +29,29 @@ from typing import TYPE_CHECKING
 from analyzer.capture.process import child_environment
 from analyzer.capture.process.child_process import end_with_parent
 from analyzer.capture.process.launch import SIZES_PIPE
+from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.capture.run.source_frames import (
     clean_message,
     describe_user_error,
     find_culprit,
 )
-from analyzer.capture.run.xla_dumps import add_dump_flags
-from analyzer.model.contract.capture_request import CaptureRequest
 from analyzer.model.contract.child_messages import (
     CaptureDone,
+    CaptureRequest,
     ChildFailed,
+    CopyEnd,
     Message,
     StageBegun,
     encode_message,
     read_message,
 )
-from analyzer.model.contract.graph_note import GraphFile, encode_graph
 from analyzer.model.contract.reading import pack
-from analyzer.model.contract.run_note import TargetNote, encode_run
+from analyzer.model.contract.run_note import (
+    GraphFile,
+    TargetNote,
+    encode_graph,
+    encode_run,
+)
 from analyzer.model.errors import (
     AnalyzerError,
     ExitCode,
@@ -50,9 +61,14 @@ from analyzer.model.errors import (
     TargetError,
     describe_import_error,
 )
-from analyzer.model.interrupts import freeze_loaded_objects, pause_collector
+from analyzer.model.interrupts import (
+    die_with_parent,
+    freeze_loaded_objects,
+    pause_collector,
+)
 from analyzer.model.progress import listening, report_stage
 from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
+from analyzer.tracing.xla.xla_dumps import add_dump_flags
 
 if TYPE_CHECKING:
     from analyzer.capture.run.step_capture import Captured
@@ -100,13 +116,16 @@ class Channel:
         return int(error.exit_code)
 
 
-def main(request_path: str, places: list[str], modules: frozenset[str]) -> int:
-    """Serve a request file in a process of its own; return the exit code."""
-    end_with_parent(Path(request_path).parent)
-    return serve(request_path, places, Channel())
+def main(place: str, places: list[str], modules: frozenset[str]) -> int:
+    """Serve a request file, or be the fork server of a folder; return the exit code."""
+    if Path(place).is_dir():
+        return _serve_forks(place, places)
+
+    end_with_parent(Path(place).parent)
+    return _serve(place, places, Channel())
 
 
-def serve(request_path: str, places: list[str], channel: Channel) -> int:
+def _serve(request_path: str, places: list[str], channel: Channel) -> int:
     """Serve a request file, with ``places`` as ``sys.path`` for the user's code."""
     channel.owner = os.getpid()
     faulthandler.enable()
@@ -313,3 +332,45 @@ def write_run(folder: Path, captured: Captured) -> None:
 
     run = replace(captured.run, graph=graph, xla=tuple(notes))
     (folder / RUN_FILE).write_bytes(encode_run(run))
+
+
+def _serve_forks(folder: str, places: list[str]) -> int:
+    """Import TensorFlow, then serve requests until the parent ends; return the exit code."""
+    faulthandler.enable()
+
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    end_with_parent(Path(folder), requests.put)
+    channel = Channel()
+    channel.report("starting TensorFlow")
+
+    try:
+        with pause_collector():
+            import_all()
+            freeze_loaded_objects()
+    except AnalyzerError as error:
+        return channel.fail(error)
+
+    while True:
+        request = Path(os.fsdecode(requests.get()))
+        with warnings.catch_warnings():  # Python warns of forks with threads
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+
+        if not pid:
+            return _serve_in_fork(request, places, channel)
+
+        _, status = os.waitpid(pid, 0)
+        channel.send(CopyEnd(os.waitstatus_to_exitcode(status)))
+
+
+def _serve_in_fork(request: Path, places: list[str], channel: Channel) -> int:
+    """Serve a request file, with output to the log in its folder; return the exit code."""
+    die_with_parent()
+
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    log = os.open(request.with_name(LOG_FILE), flags, 0o666)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+    return _serve(str(request), places, channel)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.cards import system_reserve
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     CONTEXT,
     CaptureKind,
     CaptureOptions,

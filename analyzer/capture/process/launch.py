@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.capture.process import child_ending, run_folders
+from analyzer.capture.process import child_process, run_folders
 from analyzer.capture.process.child_environment import (
     SIMULATED_CARD_FOLDER,
     can_have_short_pool,
@@ -33,19 +33,17 @@ from analyzer.capture.process.child_process import (
     ForkServers,
     make_start_command,
 )
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
+    CaptureDone,
     CaptureKind,
     CaptureOptions,
     CaptureRequest,
-    TargetKind,
-    TargetSpec,
-)
-from analyzer.model.contract.child_messages import (
-    CaptureDone,
     ChildFailed,
     Message,
     SizeRun,
     StageBegun,
+    TargetKind,
+    TargetSpec,
     write_message,
 )
 from analyzer.model.contract.run_note import TargetNote, read_run_file
@@ -218,7 +216,7 @@ def _wait(
     limit_s: float,
 ) -> None:
     """Wait for a child's end, or raise the error that it reports or that explains its end."""
-    kills_before = child_ending.count_memory_kills()
+    kills_before = child_process.count_memory_kills()
     last: Message | None = None
     stage = "starting"
     child.limit_time(limit_s)
@@ -255,9 +253,9 @@ def _wait(
             kind=FailureKind.TIMED_OUT,
         )
 
-    kills = child_ending.count_memory_kills() - kills_before
-    text = child_ending.read_tail(log)
-    raise child_ending.explain_end(
+    kills = child_process.count_memory_kills() - kills_before
+    text = child_process.read_tail(log)
+    raise child_process.explain_end(
         child.code, stage, target, text, _save_log(log), kills=kills
     )
 
@@ -273,7 +271,7 @@ def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:
 
 def _save_log(log: Path) -> str:
     """Copy the end of a log to the temporary folder; return a sentence that names the copy."""
-    content = child_ending.read_tail(log)
+    content = child_process.read_tail(log)
     if not content:
         return ""
 

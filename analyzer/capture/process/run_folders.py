@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from analyzer.model.contract.capture_request import TargetSpec
+from analyzer.model.contract.child_messages import TargetSpec
 from analyzer.model.contract.run_note import RUN_FORMAT
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import delay_signals

@@ -17,6 +17,7 @@ from analyzer.capture.private_names import (
     Function,
     collect_executed_graphs,
     disable_python_tracing,
+    find_open_optimizers,
 )
 from analyzer.capture.process.child_environment import check_collectives
 from analyzer.capture.run.host_values import trace_with_true_values
@@ -34,7 +35,6 @@ from analyzer.capture.run.step_capture import (
 )
 from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.host_setup import collect_setup_values
-from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.contract.child_messages import SizeRun
 from analyzer.model.contract.fields import TwoSizes

@@ -23,20 +23,17 @@ from analyzer.capture.run.source_frames import (
     find_user_line,
 )
 from analyzer.capture.run.step_variables import StepVariables
-from analyzer.capture.run.xla_dumps import (
-    read_dumped_plan,
-)
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
 from analyzer.model import __version__
 from analyzer.model.contract.fields import TwoSizes
-from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.run_note import (
     CompiledFunction,
     DeviceNote,
     Failure,
     Input,
     Mode,
+    Op,
     RunFile,
     StepConfig,
     ThreadsNote,
@@ -44,6 +41,9 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.errors import ExitCode, FailureKind, TargetError
 from analyzer.model.machine import count_cores
 from analyzer.simulated_card.core_calls import describe_refusals
+from analyzer.tracing.xla.xla_dumps import (
+    read_dumped_plan,
+)
 
 _MOST_NAMES = 3  # of ops or functions in a note
 

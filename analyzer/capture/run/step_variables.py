@@ -10,21 +10,18 @@ import tensorflow as tf
 from analyzer.capture.graph.plain_graphs import decode_name, get_shape, list_callees
 from analyzer.capture.private_names import (
     HostVariable,
+    get_classes,
     get_device_parts,
     get_functions,
     get_gradient_accumulators,
     get_keras_value,
+    get_variables,
     has_own_handle,
     is_eager,
 )
 from analyzer.capture.run.live_objects import find_live_objects
-from analyzer.capture.targets.keras_api import (
-    get_classes,
-    get_variables,
-)
 from analyzer.capture.targets.step_program import Program
-from analyzer.model.choice import Category
-from analyzer.model.contract.fields import SMALL_ELEMENTS
+from analyzer.model.contract.fields import SMALL_ELEMENTS, Category
 from analyzer.model.contract.run_note import (
     STATE_ROLE,
     VariableNote,

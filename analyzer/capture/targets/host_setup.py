@@ -14,8 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
+from analyzer.capture.private_names import get_classes
 from analyzer.capture.run.wrapped_calls import wrap_calls
-from analyzer.capture.targets.keras_api import get_classes
 
 _CARD = "/GPU:0"
 _STAYS = (tf.string, tf.resource, tf.variant)  # on the host

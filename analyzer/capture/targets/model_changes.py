@@ -21,10 +21,10 @@ import tensorflow as tf
 from analyzer.capture.private_names import (
     get_compile_arguments,
     get_layers,
+    has_own_step,
 )
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.run.wrapped_calls import wrap_calls
-from analyzer.capture.targets.keras_api import has_own_step
 from analyzer.capture.targets.recomputed_blocks import recompute_blocks
 from analyzer.model.errors import TargetError
 

@@ -15,12 +15,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import get_layers, get_own_weights
+from analyzer.capture.private_names import get_classes, get_layers, get_own_weights
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets import step_program, target_spec
 from analyzer.capture.targets.host_setup import move_to_card, run_setup_on_host
-from analyzer.capture.targets.keras_api import get_classes
 from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.capture.targets.model_changes import (
     apply_while_building,
@@ -32,7 +31,7 @@ from analyzer.capture.targets.target_spec import (
     check_honoured,
     list_given_options,
 )
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     CaptureOptions,
     TargetKind,
     TargetSpec,

@@ -17,7 +17,7 @@ from analyzer.capture.targets.target_spec import (
     check_honoured,
     list_given_options,
 )
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import TargetError
 

@@ -17,9 +17,8 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture.graph.unbacked_variables import make_unbacked_value
-from analyzer.capture.private_names import get_build_shapes, get_layers
-from analyzer.capture.targets.keras_api import get_input_specs
-from analyzer.model.contract.capture_request import CaptureOptions, Shapes
+from analyzer.capture.private_names import get_build_shapes, get_input_specs, get_layers
+from analyzer.model.contract.child_messages import CaptureOptions, Shapes
 from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.units import format_bytes

@@ -15,14 +15,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from analyzer.model.choice import Choice
-from analyzer.model.contract.capture_request import (
+from analyzer.model.contract.child_messages import (
     ASSUMPTIONS,
     CaptureOptions,
     Shapes,
     TargetKind,
     TargetSpec,
 )
+from analyzer.model.contract.fields import Choice
+from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.run_note import MOST_STEPS
 from analyzer.model.errors import (
     FailureKind,
@@ -30,7 +31,6 @@ from analyzer.model.errors import (
     TargetError,
     suggest_names,
 )
-from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, parse_bytes
 from analyzer.tracing.parse.logdir import is_trace, suggest_command
 

@@ -16,7 +16,7 @@ from analyzer.capture.private_names import is_eager
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.step_variables import find_address
 from analyzer.capture.watch.holder_search import HolderSearch
-from analyzer.capture.watch.host_containers import find_grown_containers
+from analyzer.capture.watch.program_objects import find_grown_containers
 from analyzer.model.contract.run_note import HeldTensors, LargeConstant, WatchNote
 
 if TYPE_CHECKING:

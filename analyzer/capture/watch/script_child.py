@@ -34,8 +34,7 @@ from analyzer.capture.watch.script_launch import (
     REPORT_FILE,
     write_fault,
 )
-from analyzer.model.contract.capture_request import WatchRequest
-from analyzer.model.contract.child_messages import read_message
+from analyzer.model.contract.child_messages import WatchRequest, read_message
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.interrupts import EXIT_BASE, REPEAT_S, delay_signals
 

@@ -33,9 +33,7 @@ from analyzer.capture.process.run_folders import (
     make_staging_folder,
     publish,
 )
-from analyzer.capture.run.xla_dumps import add_dump_flags
-from analyzer.model.contract.capture_request import WatchRequest
-from analyzer.model.contract.child_messages import write_message
+from analyzer.model.contract.child_messages import WatchRequest, write_message
 from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.interrupts import (
     ENDING,
@@ -45,6 +43,7 @@ from analyzer.model.interrupts import (
     die_with_parent,
 )
 from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.xla.xla_dumps import add_dump_flags
 
 _FROM_KERNEL = 0x80  # SI_KERNEL: from the terminal, which also signals the child
 _PATIENCE_S = 20  # for a child that begins its report after SIGTERM

@@ -33,7 +33,7 @@ from analyzer.capture.watch.held_tensors import (
     find_live_tensors,
     make_references,
 )
-from analyzer.capture.watch.host_containers import count_host_containers
+from analyzer.capture.watch.program_objects import count_host_containers
 from analyzer.capture.watch.step_readings import ProcessPeak
 from analyzer.capture.watch.traced_functions import FunctionRecord, get_latest_trace
 from analyzer.model.contract.run_note import (

@@ -1,9 +1,12 @@
-"""Watch the steps of the user's own process, between two lines of the user's code."""
+"""Watch the steps of the user's own process: in a block of code, or of ``fit`` by a callback."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import keras
 
 from analyzer.capture.process.launch import can_trace_here, make_allocator_error
 from analyzer.capture.process.run_folders import (
@@ -13,15 +16,19 @@ from analyzer.capture.process.run_folders import (
     publish,
 )
 from analyzer.capture.watch.script_launch import read_untraced
-from analyzer.model.contract.capture_request import TargetKind, TargetSpec
+from analyzer.model.contract.child_messages import (
+    SCRIPT_STEPS,
+    SCRIPT_WARMUP_STEPS,
+    TargetKind,
+    TargetSpec,
+)
+from analyzer.model.contract.fields import StrPath
 from analyzer.model.contract.run_note import TargetNote, WatchNote
 from analyzer.model.errors import InputError, TraceError
 from analyzer.tracing.parse.logdir import RUN_FILE, find_traces
 from analyzer.tracing.parse.xplane import read_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from analyzer.capture.watch.watcher import Watcher
 
 # The active block of this process, at most one.
@@ -129,3 +136,70 @@ def _holds_memory(folder: Path) -> bool:
         return False
 
     return True
+
+
+class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Trace a few steps after a warm-up, count the others, and write a report after training.
+
+        >>> memory = analyzer.MemoryCallback("memory")
+        >>> model.fit(x, y, callbacks=[memory])
+        >>> memory.result.findings
+
+    Attributes:
+        result: The report's result; None before the end, or if no step was traced.
+
+    Args:
+        out: The run folder, with ``report.html`` and ``report.json``; default ``traces/NAME-TIME``.
+        steps: Steps to trace.
+        warmup: Steps before them.
+        name: Name of the steps in the report.
+        force: Whether to replace an earlier run in ``out``.
+        on_oom: The run folder if a step runs out of memory. Without ``out``, nothing is written unless
+            that happens.
+
+    Raises:
+        InputError: when training begins, if a folder cannot be used or steps are already watched.
+    """
+
+    begin_watch: ClassVar[Callable[..., Any]]
+
+    # Functions of the session, which makes the class public: the capture explains nothing.
+    end_watch: ClassVar[Callable[..., Any]]
+
+    def __init__(
+        self,
+        out: StrPath | None = None,
+        *,
+        steps: int = SCRIPT_STEPS,
+        warmup: int = SCRIPT_WARMUP_STEPS,
+        name: str = "fit",
+        force: bool = False,
+        on_oom: StrPath | None = None,
+    ) -> None:
+        super().__init__()
+        self._options = {
+            "out": out,
+            "steps": steps,
+            "warmup": warmup,
+            "name": name,
+            "force": force,
+            "on_oom": on_oom,
+            "watched": self,
+        }
+
+        self.result: Any = None
+        self.steps = 0
+        self._block: Any = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Start to watch."""
+        if self._block is None or not self._block.is_running:
+            self._block = type(self).begin_watch(**self._options)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Stop, and write the report."""
+        if self._block is not None:
+            type(self).end_watch(self._block, self)
+
+    on_predict_begin = on_train_begin
+    on_predict_end = on_train_end

@@ -10,31 +10,36 @@ without a repeated call counts as one step.
 
 import inspect
 import os
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from dataclasses import replace
+from enum import IntEnum
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import collect_executed_graphs
+from analyzer.capture.private_names import (
+    Function,
+    collect_executed_graphs,
+    framework_ops,
+    keras_trainer,
+    profiler_v2,
+)
 from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.step_capture import describe_failure
-from analyzer.capture.run.wrapped_calls import Arguments
+from analyzer.capture.run.wrapped_calls import Arguments, wrap_calls
 from analyzer.capture.targets.step_program import find_batch_size
 from analyzer.capture.watch.held_tensors import GrowthCheck, find_held_objects
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.program_objects import ProgramObjects
 from analyzer.capture.watch.script_launch import LIVE_FILE, write_fault, write_untraced
-from analyzer.capture.watch.step_candidates import (
-    GRADIENTS,
-    GradientSteps,
-    StepCandidates,
-    StepRank,
-)
-from analyzer.capture.watch.step_hooks import Hooks
 from analyzer.capture.watch.step_readings import (
     FailureRecord,
     StepReadings,
@@ -56,6 +61,116 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
 from analyzer.simulated_card.core_calls import describe_refusals
+
+Report = Callable[[Any, Arguments, FrameType | None], object]
+
+# additional calls to wait for, in case a call that trains follows
+_EXTRA_CALLS = 3
+
+# Key of the steps of a program that takes gradients eagerly and has no optimizer.
+GRADIENTS = "gradients"
+
+
+class StepRank(IntEnum):
+    """Kind of a call; a higher rank is more like a step."""
+
+    COMPUTES = 0
+    GRADIENT = 1
+    TRAINS = 2
+
+
+class StepCandidates:
+    """The calls that may be steps, counted by key, and the chosen key (None before the choice)."""
+
+    def __init__(self, warmup: int) -> None:
+        self._warmup = warmup
+        self._counts: Counter[Hashable] = Counter()
+        self._ranks: dict[Hashable, StepRank] = {}
+        self.chosen: Hashable | None = None
+        self.words = self.where = ""  # the step in words, and its line
+
+    def count(self, key: Hashable, rank: StepRank) -> int:
+        """Count a call, and return the number of calls with its key."""
+        self._counts[key] += 1
+        self._ranks[key] = rank
+
+        return self._counts[key]
+
+    def outranks_chosen(self, key: Hashable) -> bool:
+        """Return whether a counted key is more like a step than the chosen one."""
+        return self.chosen is None or self._ranks[key] > self._ranks[self.chosen]
+
+    def is_warm(self, key: Hashable) -> bool:
+        """Return whether the warm-up of a key is over."""
+        extra = 0 if self._ranks[key] is StepRank.TRAINS else _EXTRA_CALLS
+        return self._counts[key] >= max(self._warmup + extra, 1)
+
+    def choose(self, key: Hashable, record: FunctionRecord | None) -> None:
+        """Choose the key of the steps, calls of the function of ``record`` if there is one."""
+        self.chosen = key
+        self.words = "eager code"
+        self.where = find_calling_line()
+
+        if record is not None:
+            owner = "Keras' " if record.is_keras else ""
+            self.words = f"a call of {owner}{record.name}"
+            self.where = self.where if record.is_keras else record.where
+
+    @property
+    def trains(self) -> bool:
+        """Whether the chosen calls train."""
+        return self._ranks.get(self.chosen) is StepRank.TRAINS
+
+    @property
+    def steps(self) -> int:
+        """Number of steps so far; 0 before the choice."""
+        return self._counts[self.chosen]
+
+    @property
+    def most_calls(self) -> int:
+        """Number of steps so far; before the choice, calls of the most frequent key."""
+        if self.chosen is None:
+            return max(self._counts.values(), default=0)
+
+        return self.steps
+
+
+class GradientSteps:
+    """Finds the ends of steps in a program that takes gradients eagerly.
+
+    A step ends when recording starts again after gradients were taken: a tape is made, entered or reset.
+    An update of an optimizer also ends a step; several steps for each update are micro-batches whose
+    gradients accumulate.
+    """
+
+    def __init__(self) -> None:
+        self.pending = False  # whether gradients were taken since the last recording
+        self._ended = 0
+        self._updates = 0
+
+    def start_recording(self) -> bool:
+        """Note a tape that was made, entered or reset; return whether a step ends before it."""
+        ends = self.pending
+        self.pending = False
+        self._ended += ends
+
+        return ends
+
+    def update(self) -> bool:
+        """Note an update of an optimizer; return whether it ends a micro-batch."""
+        ends = self.start_recording()
+        self._updates += 1
+
+        return ends and self.micro_batches > 1
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches for each update; 1 if gradients do not accumulate."""
+        if self._updates:
+            return max(self._ended // self._updates, 1)
+
+        return 1
+
 
 _MAX_FUNCTIONS = 50  # functions in the note, those traced most often
 
@@ -453,3 +568,132 @@ class Watcher:
             models=tuple(self.objects.list_models(search)),
             ended=ended,
         )
+
+
+class Hooks:
+    """Wrappers that report a program's calls of TensorFlow to methods of ``watcher``.
+
+    Each passes its arguments, result and exceptions through unchanged.
+    """
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._wrappers = ExitStack()
+        self._local = threading.local()
+
+    def install(self) -> None:
+        """Install all wrappers."""
+        self.install_lasting(has_tapes=True)
+
+        # tf_keras calls the second
+        for module in (
+            tf.profiler.experimental,
+            profiler_v2,
+        ):
+            self._report(module, "start", self._release_profiler, first=True)
+
+    def remove(self) -> None:
+        """Remove all wrappers."""
+        self._wrappers.close()
+
+    def install_lasting(self, *, has_tapes: bool) -> None:
+        """Install the wrappers that count steps, functions, models, data sets, and maybe tapes."""
+        watcher = self._watcher
+        data = self._watcher.objects
+
+        dataset = tf.data.Dataset
+        self._around(Function, "__call__", watcher.call_function)
+        self._around(keras.optimizers.Optimizer, "apply", watcher.call_optimizer)
+        self._around(keras.Model, "__call__", watcher.call_model)
+
+        for kind in ("shuffle", "cache", "prefetch"):
+            self._report(dataset, kind, partial(data.add_stage, kind))
+
+        self._report(keras_trainer.Trainer, "__init__", data.add_model)
+        self._report(
+            tf.config.experimental,
+            "reset_memory_stats",
+            lambda *_: watcher.readings.read_peaks(),
+            first=True,
+        )
+
+        self._report(
+            framework_ops, "raise_from_not_ok_status", self._note_op, first=True
+        )
+
+        if has_tapes:
+            tape = tf.GradientTape
+            self._report(tape, "__init__", self._note_tape)
+            self._report(tape, "__enter__", watcher.reset_tape, first=True)
+            self._report(tape, "reset", watcher.reset_tape)
+            self._report(tape, "gradient", watcher.note_gradient)
+
+    def _release_profiler(self, *_: Any) -> None:
+        """Release the profiler, because the program starts its own profile and only one can run."""
+        if self._watcher.trace.suspend():
+            self._watcher.interrupt_trace()
+
+    def _note_op(self, _: Any, args: Arguments, __: FrameType | None) -> None:
+        """Note an eager op that finds no memory, as Keras reports no errors to callbacks."""
+        status = args[0]
+        if status.code == tf.errors.RESOURCE_EXHAUSTED:
+            error = tf.errors.ResourceExhaustedError(None, None, status.message)
+            self._watcher.note_failure(error)
+
+    def _note_tape(
+        self,
+        _: Any,
+        args: Arguments,
+        frame: FrameType | None,
+    ) -> None:
+        self._watcher.reset_tape(None, args, frame)
+        self._watcher.objects.add_tape(args[0], frame)
+
+    def _is_outermost(self) -> bool:
+        """Return whether this thread runs eagerly, outside any reported call."""
+        return not getattr(self._local, "inside", False) and tf.executing_eagerly()
+
+    def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
+        """Let ``call(old, thing, args, kwargs)`` make the outermost calls of a method."""
+        is_outermost = self._is_outermost
+        local = self._local
+        watcher = self._watcher
+
+        def wrapper(old: Any, thing: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_outermost():
+                return old(thing, *args, **kwargs)
+
+            local.inside = True
+
+            try:
+                return call(old, thing, args, kwargs)
+            except Exception as error:
+                watcher.note_failure(error)
+                raise
+            finally:
+                local.inside = False
+
+        self._wrappers.enter_context(wrap_calls(owner, name, wrapper))
+
+    def _report(
+        self,
+        owner: Any,
+        name: str,
+        report: Report,
+        *,
+        first: bool = False,
+    ) -> None:
+        """Report the calls of a function; ``first``: before the call, with None as its result."""
+
+        def wrapper(old: Any, *args: Any, **kwargs: Any) -> Any:
+            # No local variable holds a frame: it would keep the callers' local names alive.
+            if first and self._is_outermost():
+                report(None, args, sys._getframe(2))
+
+            result = old(*args, **kwargs)
+            if not first and self._is_outermost():
+                report(result, (*args, *kwargs.values()), sys._getframe(2))
+
+            return result
+
+        self._wrappers.enter_context(wrap_calls(owner, name, wrapper))

@@ -30,7 +30,7 @@ from analyzer.explain.analysis import (
     saved_without_rows,
 )
 from analyzer.explain.buffer_words import describe_largest, in_brackets
-from analyzer.model.contract.graph_note import split_tensor
+from analyzer.model.contract.run_note import split_tensor
 from analyzer.model.graph.graph_index import (
     GRADIENT_ROLE,
     PASSED_GRADIENT_ROLE,

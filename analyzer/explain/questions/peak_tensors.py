@@ -29,7 +29,7 @@ from analyzer.explain.questions.amplification import (
     report_share,
 )
 from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
-from analyzer.model.choice import Category
+from analyzer.model.contract.fields import Category
 from analyzer.model.recording.labels import BATCH_ROLE
 from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLE, Finding, Severity
 from analyzer.model.units import format_bytes

@@ -7,8 +7,7 @@ import pandas as pd
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import describe_ops, in_brackets
 from analyzer.explain.questions.peak_tensors import find_batch
-from analyzer.model.choice import Category
-from analyzer.model.contract.fields import tensor_bytes
+from analyzer.model.contract.fields import Category, tensor_bytes
 from analyzer.model.graph.buffer_sharing import ITERATOR
 from analyzer.model.recording.records import TRIAL_ROLE, Finding, Severity, Step
 from analyzer.model.recording.timeline import find_peak

@@ -2,6 +2,7 @@
 
 import math
 import os
+from enum import Enum
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
@@ -122,3 +123,25 @@ class TwoSizes(ReportRecord, frozen=True, kw_only=True):
 
     requested_bytes: Total
     allocated_bytes: Total
+
+
+class Choice(str, Enum):
+    """An enumeration whose members are strings, like ``enum.StrEnum`` of Python 3.11."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Category(Choice):
+    """The purpose of a buffer, in the order in which charts and tables list it."""
+
+    PARAMETER = "parameter"
+    OPTIMIZER_STATE = "optimizer_state"
+    GRADIENT = "gradient"
+    ACTIVATION = "activation"
+    KV_CACHE = "kv_cache"
+    INPUT = "input"
+    TEMPORARY = "temporary"
+    WORKSPACE = "workspace"
+    CONSTANT = "constant"
+    UNATTRIBUTED = "unattributed"

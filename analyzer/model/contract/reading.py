@@ -1,4 +1,4 @@
-"""Reading of untrusted files: unpacked within a limit, decoded and checked."""
+"""Reading of files as checked records: untrusted ones within a limit, and the package's own tables."""
 
 import errno
 import gzip
@@ -8,6 +8,7 @@ import re
 import stat
 import zlib
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TypeVar
@@ -157,3 +158,11 @@ def sibling_file(path: Path, name: str) -> Path:
         raise ValueError(f"{name!r} lies outside the folder")
 
     return path.parent / name
+
+
+_Table = TypeVar("_Table")
+
+
+def read_table(place: str, kind: type[_Table]) -> _Table:
+    """Return a TOML file of the package, such as ``report/actions.toml``, as an object of ``kind``."""
+    return msgspec.toml.decode((files("analyzer") / place).read_bytes(), type=kind)

@@ -11,7 +11,7 @@ makes a new tensor for that: the parts of a layer, their updated copies, and the
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from analyzer.model.contract.graph_note import (
+from analyzer.model.contract.run_note import (
     ARGUMENT_TYPES,
     Op,
     op_types,

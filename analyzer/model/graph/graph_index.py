@@ -9,15 +9,13 @@ depends on the gradient with which the tape starts, and that another op reads. A
 result of the forward pass that another op reads. Other results are temporaries, as is scratch memory.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from analyzer.model.choice import Category, Choice
-from analyzer.model.contract.graph_note import (
+from analyzer.model.contract.fields import Category, Choice
+from analyzer.model.contract.run_note import (
     Op,
     TensorSpec,
     split_tensor,

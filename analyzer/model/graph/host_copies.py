@@ -10,7 +10,7 @@ TensorFlow inserts a copy for a kernel that reads in the other memory (``EnsureM
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from analyzer.model.contract.graph_note import (
+from analyzer.model.contract.run_note import (
     RESULT_TYPES,
     Op,
     TensorSpec,

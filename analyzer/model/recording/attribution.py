@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 
-from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import (
+from analyzer.model.contract.fields import Category
+from analyzer.model.contract.run_note import (
     CONSTANTS,
     CONVOLUTIONS,
     Op,

@@ -8,9 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import Op, TensorSpec, split_tensor
-from analyzer.model.contract.run_note import STATE_ROLE, RunFile
+from analyzer.model.contract.fields import Category
+from analyzer.model.contract.run_note import (
+    STATE_ROLE,
+    Op,
+    RunFile,
+    TensorSpec,
+    split_tensor,
+)
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
 from analyzer.model.graph.graph_index import GraphIndex
 

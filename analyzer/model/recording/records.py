@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.choice import Choice
-from analyzer.model.contract.fields import TwoSizes
+from analyzer.model.contract.fields import Choice, TwoSizes
+from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import DamageRow, StatedRange, TrustFigures
 from analyzer.model.contract.report_file import Device as Device
 from analyzer.model.contract.report_file import Finding as Finding
@@ -38,7 +38,6 @@ from analyzer.model.contract.run_note import (
     WatchNote,
 )
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.tables import read_table
 from analyzer.model.units import times
 
 if TYPE_CHECKING:

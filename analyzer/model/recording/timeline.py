@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.choice import Category
+from analyzer.model.contract.fields import Category
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.records import IDLE_ROLE, Recording, Step

@@ -16,7 +16,7 @@ from rich.segment import Segment, Segments
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from analyzer.model.tables import read_table
+from analyzer.model.contract.reading import read_table
 from analyzer.report.render import sections
 from analyzer.report.untrusted import UNIT, printable, printable_path
 

@@ -7,7 +7,7 @@ allocator's events. An op type without a rule counts as allocating its outputs a
 
 from functools import partial
 
-from analyzer.model.contract.graph_note import CONSTANTS, Op, op_types, read_op_types
+from analyzer.model.contract.run_note import CONSTANTS, Op, op_types, read_op_types
 from analyzer.simulate.kernels.op_call import (
     NO_BUFFER,
     Call,

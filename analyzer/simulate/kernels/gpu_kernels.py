@@ -25,7 +25,7 @@ from dataclasses import replace
 from functools import partial
 
 from analyzer.cards import Gpu
-from analyzer.model.contract.graph_note import Op, read_op_types
+from analyzer.model.contract.run_note import Op, read_op_types
 from analyzer.model.graph.host_copies import (
     VARIABLES_ON_HOST,
     is_output_on_host,

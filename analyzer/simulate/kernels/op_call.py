@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
-from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.contract.run_note import VariableNote
+from analyzer.model.contract.run_note import Op, TensorSpec, VariableNote
 
 # Source of the buffer of an output.
 Way = Enum("Way", "ALLOCATE FORWARD ALIAS NONE")

@@ -8,8 +8,8 @@ allocated and freed. From the graph to the range:
 
 1. ``prepared_step.Prepared`` numbers the nodes and asks the kernel rules for memory plans.
 2. ``prediction.play`` plays one schedule from the process's start: ``executor`` runs the nodes,
-   ``control_flow`` says which branch runs and how often a loop does, and ``ledger`` allocates and frees.
+   says which branch runs and how often a loop does, and ``ledger`` allocates and frees.
 3. ``prediction.predict`` plays other outcomes of branches and loops that data decide (``decide``) and
    a few schedules, and replays them in the BFC allocator.
-4. ``predicted_recording`` makes the table of the median schedule; ``stated_range`` words the range.
+4. ``predicted_recording`` makes the table of the median schedule, and words the range.
 """

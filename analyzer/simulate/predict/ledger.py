@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import RESULT_TYPES
+from analyzer.model.contract.fields import Category
+from analyzer.model.contract.run_note import RESULT_TYPES
 from analyzer.model.graph.graph_index import Label
 from analyzer.model.recording.records import WORKSPACE
 from analyzer.simulate.kernels.op_call import (

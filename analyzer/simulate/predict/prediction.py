@@ -14,20 +14,22 @@ from random import Random
 import numpy as np
 import pandas as pd
 
-from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import CONSTANTS, TensorSpec
-from analyzer.model.contract.run_note import DataSize
+from analyzer.model.contract.fields import Category
+from analyzer.model.contract.run_note import CONSTANTS, DataSize, TensorSpec
 from analyzer.model.errors import InputError
 from analyzer.model.progress import report_stage
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.timeline import running_sum
 from analyzer.model.units import Range
 from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.allocator.limits import find_shared_limits
-from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay_whole
+from analyzer.simulate.allocator.replay import (
+    Sequence,
+    find_shared_limits,
+    from_allocations,
+    replay_whole,
+)
 from analyzer.simulate.kernels.op_call import KernelDevice
-from analyzer.simulate.predict.control_flow import ControlFlow
-from analyzer.simulate.predict.executor import EdgeOrder, Executor
+from analyzer.simulate.predict.executor import ControlFlow, EdgeOrder, Executor
 from analyzer.simulate.predict.ledger import NO_NODE, Buffer, Ledger
 from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.tracing.parse.run_folder import RunNote

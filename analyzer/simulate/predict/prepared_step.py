@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 
-from analyzer.model.contract.graph_note import (
+from analyzer.model.contract.run_note import (
     ARGUMENT_TYPES,
     CONSTANTS,
     RESULT_TYPES,

@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
-from analyzer.model.contract.graph_note import (
+from analyzer.model.contract.run_note import (
     PARAMETER_GRADIENTS as PARAMETER_GRADIENTS,
 )
-from analyzer.model.contract.graph_note import Op
+from analyzer.model.contract.run_note import Op
 from analyzer.model.graph.graph_index import (
     ScopeTable,
     find_inlined,

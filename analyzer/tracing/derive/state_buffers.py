@@ -17,8 +17,8 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import CONVOLUTIONS, split_tensor
+from analyzer.model.contract.fields import Category
+from analyzer.model.contract.run_note import CONVOLUTIONS, split_tensor
 from analyzer.model.graph.graph_index import HALVES, GraphIndex, Label, Phase
 from analyzer.model.recording.records import ALLOCATIONS, Step, conform
 from analyzer.model.units import round_up

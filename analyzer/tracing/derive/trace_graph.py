@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.graph_note import (
+from analyzer.model.contract.run_note import (
     CONVOLUTIONS,
     Op,
     TensorSpec,

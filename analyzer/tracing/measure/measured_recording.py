@@ -9,12 +9,12 @@ from msgspec import structs
 
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.cards.catalogue import all_gpus
-from analyzer.model.choice import Category
-from analyzer.model.contract.fields import tensor_bytes
-from analyzer.model.contract.graph_note import Op
+from analyzer.model.contract.fields import Category, tensor_bytes
+from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
+    Op,
     StepConfig,
     TargetNote,
 )
@@ -36,7 +36,6 @@ from analyzer.model.recording.timeline import (
     find_steps_of_births,
     is_tpu,
 )
-from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 from analyzer.tracing.derive.state_buffers import find_parts, take_parts
 from analyzer.tracing.derive.trace_graph import derive_graph
@@ -72,13 +71,11 @@ from analyzer.tracing.parse.run_folder import (
     read_run,
 )
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
-from analyzer.tracing.xla.plan_contents import (
+from analyzer.tracing.xla.compiled_modules import (
+    describe_modules,
     divide_temporaries,
     find_plans,
     find_step_tensors,
-)
-from analyzer.tracing.xla.trace_modules import (
-    describe_modules,
     name_call_requests,
     name_module_buffers,
     read_modules,

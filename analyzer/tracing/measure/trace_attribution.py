@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.choice import Category
-from analyzer.model.contract.fields import tensor_bytes
-from analyzer.model.contract.graph_note import CONVOLUTIONS, TensorSpec
+from analyzer.model.contract.fields import Category, tensor_bytes
+from analyzer.model.contract.run_note import CONVOLUTIONS, TensorSpec
 from analyzer.model.graph.buffer_sharing import ITERATOR, Sharing
 from analyzer.model.graph.graph_index import (
     ALIVE_ROLE,

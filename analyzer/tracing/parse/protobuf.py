@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from analyzer.model.tables import read_table
+from analyzer.model.contract.reading import read_table
 
 # Message -> field -> (number, type). A type with ``[]`` is repeated; other names are messages.
 # Enumerations are read as ``int64``, which has the same encoding, and maps as repeated entries with

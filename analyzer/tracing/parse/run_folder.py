@@ -3,16 +3,14 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analyzer.model.contract.graph_note import (
-    GraphFile,
-    Op,
-    check_tensor,
-    read_graph_file,
-)
 from analyzer.model.contract.reading import read_regular_file, sibling_file, unpack
 from analyzer.model.contract.run_note import (
     DAMAGED,
+    GraphFile,
+    Op,
     RunFile,
+    check_tensor,
+    read_graph_file,
     read_run_file,
 )
 from analyzer.model.errors import TraceError

@@ -3,6 +3,9 @@
 A trace contains *planes* (hosts and devices), a plane *lines* (threads) and a line events. Allocators
 write each allocation and free as an event ``MemoryAllocation`` or ``MemoryDeallocation`` with
 statistics. The profiler does not sample these events.
+
+XProf or TensorBoard derives ``memory_profile.json`` from a trace: at most 1,000 memory events of each
+allocator, without steps, kernels and runs of ops.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,25 +13,35 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 from google.protobuf.message import DecodeError
 
+from analyzer.model.contract.fields import numpy_name
 from analyzer.model.contract.reading import GZIP_MAGIC, read_regular_file, unpack
 from analyzer.model.contract.report_file import DamageRow
 from analyzer.model.errors import TraceError
 from analyzer.model.progress import report_stage
-from analyzer.model.recording.records import DamageReason, TextNumbers, describe_damage
-from analyzer.tracing.parse.event_block import EventBlock, Positions, read_blocks
+from analyzer.model.recording.records import (
+    EVENTS,
+    DamageReason,
+    TextNumbers,
+    conform,
+    describe_damage,
+)
 from analyzer.tracing.parse.event_columns import (
     CALL,
     EXECUTOR,
     MARK,
     XLA_STATS,
     ColumnPieces,
+    EventBlock,
     KernelColumns,
     MemoryColumns,
     PlaneNames,
+    Positions,
+    read_blocks,
 )
 from analyzer.tracing.parse.event_columns import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.event_columns import WATCHED_STEP as WATCHED_STEP
@@ -95,8 +108,6 @@ def read_trace(path: Path) -> RawTrace:
     try:
         content = _read_content(path)
         if content.lstrip()[:1] == b"{":
-            from analyzer.tracing.parse.memory_profile import read_memory_profile
-
             empty = _Reading(PlainSpace()).trace()
             return replace(empty, events=read_memory_profile(content))
 
@@ -379,3 +390,65 @@ def _plain_stats(
             yield name, decode_text(stat.str_value)
         else:
             yield name, stat.int64_value or stat.uint64_value or stat.double_value or 0
+
+
+_KINDS = {"ALLOCATION": 1, "DEALLOCATION": -1}
+_UNKNOWN = ("", "INVALID", "unknown")
+
+
+def read_memory_profile(content: bytes) -> pd.DataFrame:
+    """Return the events in a ``memory_profile.json``; a ValueError says what it holds instead."""
+    profile = msgspec.json.decode(content)
+    if not isinstance(profile, dict) or "memoryProfilePerAllocator" not in profile:
+        raise ValueError("JSON without memory events")
+
+    rows: list[dict[str, Any]] = []
+
+    try:
+        for name, own in profile["memoryProfilePerAllocator"].items():
+            rows += _read_rows(name, own)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"an event without {error}") from None
+
+    table = pd.DataFrame(rows, columns=list(EVENTS)).drop_duplicates()
+
+    return conform(table.sort_values("time_ps", ignore_index=True), EVENTS)
+
+
+def _read_rows(allocator: str, profile: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the events of one allocator as rows of ``EVENTS``."""
+    snapshots = [
+        *profile.get("memoryProfileSnapshots", ()),
+        *profile.get("sampledTimelineSnapshots", ()),
+    ]
+    for snapshot in snapshots:
+        state = snapshot["aggregationStats"]
+        event = snapshot["activityMetadata"]
+        kind = _KINDS.get(event["memoryActivity"])
+        if kind is None:
+            continue
+
+        heap = int(state["heapAllocatedBytes"])
+        stack = int(state["stackReservedBytes"])
+        dtype = event["dataType"]
+        op = event["tfOpName"]
+        yield {
+            "time_ps": int(snapshot["timeOffsetPs"]),
+            "kind": kind,
+            "allocator": allocator,
+            "address": int(event["address"]),
+            "requested_bytes": int(event["requestedBytes"]),
+            "allocated_bytes": int(event["allocationBytes"]),
+            "in_use_bytes": heap + stack,
+            "available_bytes": int(state["freeMemoryBytes"]),
+            "peak_in_use_bytes": int(state["peakBytesInUse"]),
+            "fragmentation": float(state["fragmentation"]),
+            "op": "" if op in _UNKNOWN else op,
+            "run_id": int(
+                "/" in op
+            ),  # XProf writes no ids: the ops of graphs count as one run
+            "region": event["regionType"],
+            "dtype": "" if dtype in _UNKNOWN else numpy_name(dtype),
+            "shape": "" if event["tensorShape"] in _UNKNOWN else event["tensorShape"],
+            "thread": 1,
+        }

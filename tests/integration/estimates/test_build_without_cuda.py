@@ -9,7 +9,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from analyzer.capture import private_names  # noqa: E402
-from analyzer.capture.graph.executor_graph import build_gpu_graph  # noqa: E402
+from analyzer.capture.graph.estimate_capture import build_gpu_graph  # noqa: E402
 from analyzer.cards import find_gpu  # noqa: E402
 
 SWAP = "_CopyFromGpuToHost"

@@ -4,10 +4,10 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from analyzer.capture.graph.executor_graph import instantiate, read_step  # noqa: E402
-from analyzer.capture.graph.shape_inference import (  # noqa: E402
+from analyzer.capture.graph.data_sizes import (  # noqa: E402
     infer_executed_outputs,
 )
+from analyzer.capture.graph.estimate_capture import instantiate, read_step  # noqa: E402
 
 
 def test_loop_body_has_shapes() -> None:

@@ -15,7 +15,7 @@ from analyzer.capture.graph.estimate_capture import capture_unrun_step
 from analyzer.capture.run.profiled_run import run_steps
 from analyzer.capture.targets.resolve_target import resolve
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError
 
 

@@ -18,10 +18,10 @@ from analyzer.capture.run.step_capture import (
     note_compiled_functions,
     trace_function,
 )
-from analyzer.capture.targets.default_losses import get_loss_name
+from analyzer.capture.targets.keras_step import get_loss_name
 from analyzer.capture.targets.resolve_target import resolve
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError
 
 

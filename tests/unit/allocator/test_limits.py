@@ -7,8 +7,12 @@ from hypothesis import strategies as st
 from workloads import SAMPLES, from_events, random_operations, sample, sequence_of
 
 from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.allocator.limits import find_shared_limits, minimum_limit
-from analyzer.simulate.allocator.replay import fits, from_allocations
+from analyzer.simulate.allocator.replay import (
+    find_shared_limits,
+    fits,
+    from_allocations,
+    minimum_limit,
+)
 
 KIB, MIB = 1 << 10, 1 << 20
 

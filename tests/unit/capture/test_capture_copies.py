@@ -13,7 +13,7 @@ from children import Mark
 from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.model.contract.capture_request import CaptureKind, CaptureOptions
+from analyzer.model.contract.child_messages import CaptureKind, CaptureOptions
 from analyzer.model.errors import FailureKind, TargetError
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from analyzer.capture.process.child_ending import explain_end
+from analyzer.capture.process.child_process import explain_end
 from analyzer.model.errors import AnalyzerError, ExitCode, FailureKind
 
 NOISE = """\

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from analyzer.capture.watch.holder_search import HolderSearch
-from analyzer.capture.watch.host_containers import (
+from analyzer.capture.watch.program_objects import (
     count_host_containers,
     find_grown_containers,
 )

@@ -6,7 +6,7 @@ import tensorflow as tf  # noqa: TID253
 
 from analyzer.capture.private_names import collect_executed_graphs
 from analyzer.capture.targets.keras_step import make_model_program
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 
 
 class Whole(keras.Model):

@@ -15,7 +15,7 @@ from analyzer.cards import (
     process_overhead,
 )
 from analyzer.cards.catalogue import system_reserve, usable_memory
-from analyzer.model.contract.capture_request import CONTEXT
+from analyzer.model.contract.child_messages import CONTEXT
 from analyzer.model.errors import InputError
 
 MIB = 1024**2

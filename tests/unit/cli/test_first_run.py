@@ -10,7 +10,7 @@ import pytest
 from builders import COMMAND, analyze, run_python, sample_folder
 
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.model.contract.capture_request import TargetKind
+from analyzer.model.contract.child_messages import TargetKind
 
 MODEL = """
 import keras

@@ -13,8 +13,8 @@ from builders import refusal
 from rich.console import Console
 
 from analyzer.capture.watch.script_launch import LIVE_FILE, run_script
-from analyzer.cli.live_view import LiveView, show_live
-from analyzer.model.contract.capture_request import WatchRequest
+from analyzer.cli.trace_command import LiveView, show_live
+from analyzer.model.contract.child_messages import WatchRequest
 
 MIB = 1 << 20
 

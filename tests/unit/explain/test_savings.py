@@ -10,7 +10,7 @@ import pytest
 from analyzer.explain.all_findings import collect
 from analyzer.explain.analysis import Analysis, analyse, saved_without
 from analyzer.explain.questions.peak_tensors import find_batch_tensors, find_state
-from analyzer.model.choice import Category
+from analyzer.model.contract.fields import Category
 from analyzer.model.contract.report_file import Basis, Outcome, VerdictFigures
 from analyzer.model.contract.run_note import StepConfig, WatchNote
 from analyzer.model.recording.records import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 from builders import sample_folder
 
 from analyzer.explain.running.step_differences import describe_uncounted_batch
-from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.run_note import Op, TensorSpec
 from analyzer.model.graph.buffer_sharing import ITERATOR
 from analyzer.session.opening import open_result
 

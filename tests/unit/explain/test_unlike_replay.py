@@ -7,7 +7,7 @@ from dataclasses import replace
 from builders import sample_folder
 
 from analyzer.explain.pool_facts import add_pool
-from analyzer.model.contract.capture_request import WhatIf
+from analyzer.model.contract.child_messages import WhatIf
 from analyzer.session.opening import open_result
 
 MIB = 1 << 20

@@ -10,7 +10,7 @@ from builders import SAMPLES, sample_folder
 from msgspec import structs
 
 from analyzer.explain.verdict import judge
-from analyzer.model.contract.capture_request import WhatIf
+from analyzer.model.contract.child_messages import WhatIf
 from analyzer.model.contract.report_file import LimitOf, NeedOf, Outcome, TrustFigures
 from analyzer.model.recording.records import DamageReason, describe_damage
 from analyzer.session.opening import open_result

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.fitting.remedy_plans import (
+from analyzer.fitting.remedies import (
     ChainUnit,
     choose_blocks,
     find_peak,

@@ -16,8 +16,7 @@ from schemas import breaches
 from analyzer.cli import fit_command
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer, SizePoint
 from analyzer.fitting.fit_document import build_fit_document
-from analyzer.model.contract.report_file import StepRemedy
-from analyzer.model.contract.report_json import encode_report
+from analyzer.model.contract.report_file import StepRemedy, encode_report
 from analyzer.model.errors import FailureKind, InputError
 from analyzer.report.render.page_shell import to_page
 from analyzer.report.render.terminal import print_terminal

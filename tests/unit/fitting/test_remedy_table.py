@@ -13,11 +13,11 @@ from analyzer.fitting.remedies import (
     RemedyTrial,
     choose_plans,
     parse_remedies,
+    plan_remedies,
     try_remedies,
 )
-from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.step_access import StepAccess, StepEstimate
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.tracing.parse.run_folder import RunNote

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from analyzer.fitting import fit_target, size_answers
+from analyzer.fitting import fit_target, size_search
 from analyzer.fitting.fit_answer import FitAnswer
 from analyzer.fitting.fit_document import build_fit_document
 from analyzer.fitting.fit_target import FitQuestion, Keep, fit_step
 from analyzer.fitting.step_access import StepAccess
-from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.child_messages import SizeRun
+from analyzer.model.contract.child_messages import CaptureOptions, SizeRun
 from analyzer.model.contract.run_note import RunFile, StepConfig
 from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
 
@@ -61,10 +60,10 @@ class Step:
 @pytest.fixture
 def fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fit:
     """Return the search, with a step in place of its processes."""
-    for module in (size_answers, fit_target):
+    for module in (size_search, fit_target):
         monkeypatch.setattr(module, "can_run", lambda access, options: True)
 
-    monkeypatch.setattr(size_answers, "read_run_file", lambda path: RunFile(step=STEP))
+    monkeypatch.setattr(size_search, "read_run_file", lambda path: RunFile(step=STEP))
 
     def search(
         step: Step, wanted: int = 32, keep: Keep = lambda answer: None

@@ -12,11 +12,11 @@ import pytest
 from analyzer.fitting.remedies import (
     edit_source,
     estimate_edited,
+    plan_remedies,
     write_diff,
 )
-from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.step_access import StepAccess
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError
 
 TRAINING = '''"""Trains."""
@@ -62,7 +62,7 @@ def plans(*names: str, own: bool = False) -> list[Any]:
     options = CaptureOptions(batch_size=32)
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analyzer.fitting.remedy_plans.chain_of", lambda note: ())
+        patch.setattr("analyzer.fitting.remedies.chain_of", lambda note: ())
         found = {plan.id: plan for plan in plan_remedies(options, note)}
     return [found[name] for name in names]
 

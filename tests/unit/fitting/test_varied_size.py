@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.fitting.varied_size import (
+from analyzer.fitting.fit_answer import (
     apply_size,
     choose_first_size,
     insert_size,
     parse_varied,
     split_shapes,
 )
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError
 
 OPTIONS = CaptureOptions(batch_size=8, shapes={"mask": (64,)})

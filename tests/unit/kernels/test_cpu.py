@@ -1,6 +1,6 @@
 """What one run of a CPU kernel does to memory, against what TensorFlow's allocator was seen to do."""
 
-from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.run_note import Op, TensorSpec
 from analyzer.simulate.kernels import cpu_kernels as cpu
 from analyzer.simulate.kernels.op_call import Call, Way
 

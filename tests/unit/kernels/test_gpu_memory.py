@@ -2,7 +2,7 @@
 
 import pytest
 
-from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.run_note import Op, TensorSpec
 from analyzer.model.graph.host_copies import (
     COPY,
     insert_host_copies,

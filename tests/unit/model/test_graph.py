@@ -8,7 +8,7 @@ import pytest
 from builders import opened_sample
 from small_graphs import op as make_op
 
-from analyzer.model.contract.graph_note import (
+from analyzer.model.contract.run_note import (
     Op,
     TensorSpec,
 )

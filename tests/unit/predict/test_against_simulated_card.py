@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.model.contract.capture_request import WhatIf
-from analyzer.model.contract.report_json import plain_report
+from analyzer.model.contract.child_messages import WhatIf
+from analyzer.model.contract.report_file import plain_report
 from analyzer.report.document import build_document
 from analyzer.session.opening import explain, open_result
 from analyzer.simulate.predict.predicted_recording import predict_note

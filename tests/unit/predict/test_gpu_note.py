@@ -10,8 +10,8 @@ import pytest
 from builders import analyze, refusal
 
 from analyzer.cards import find_gpu, memory_limit
-from analyzer.model.contract.capture_request import WhatIf
-from analyzer.model.contract.report_json import plain_report
+from analyzer.model.contract.child_messages import WhatIf
+from analyzer.model.contract.report_file import plain_report
 from analyzer.report.document import build_document
 from analyzer.session.opening import explain
 from analyzer.simulate.predict.predicted_recording import predict_note

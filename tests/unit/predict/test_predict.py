@@ -20,14 +20,17 @@ from small_graphs import (
     variable,
 )
 
-from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.run_note import Op, TensorSpec
 from analyzer.model.errors import InputError
 from analyzer.model.recording.timeline import earlier_categories
 from analyzer.simulate.kernels.cpu_kernels import CPU, HANDLE_BYTES
 from analyzer.simulate.kernels.op_call import MemoryPlan, Output, Way
-from analyzer.simulate.predict.predicted_recording import find_holdings, make_table
+from analyzer.simulate.predict.predicted_recording import (
+    describe_notes,
+    find_holdings,
+    make_table,
+)
 from analyzer.simulate.predict.prediction import play
-from analyzer.simulate.predict.stated_range import describe_notes
 
 
 def names_of(ops, *variables, **options):

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzer.model.choice import Category
-from analyzer.model.contract.capture_request import WhatIf
+from analyzer.model.contract.child_messages import WhatIf
+from analyzer.model.contract.fields import Category
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import ALLOCATIONS, EVENTS, Kind
 from analyzer.session.opening import explain

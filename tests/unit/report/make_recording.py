@@ -14,11 +14,9 @@ import pandas as pd
 
 from analyzer.explain.all_findings import collect
 from analyzer.explain.analysis import analyse
-from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.contract.report_file import ReportFile
-from analyzer.model.contract.report_json import plain_report
-from analyzer.model.contract.run_note import StepConfig, TargetNote
+from analyzer.model.contract.fields import Category
+from analyzer.model.contract.report_file import ReportFile, plain_report
+from analyzer.model.contract.run_note import Op, StepConfig, TargetNote, TensorSpec
 from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.model.recording.records import (
     ALLOCATIONS,

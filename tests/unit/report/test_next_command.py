@@ -9,7 +9,7 @@ import pytest
 from builders import analyze, opened_sample
 from msgspec.structs import replace as replace_fields
 
-from analyzer.model.contract.capture_request import TargetKind
+from analyzer.model.contract.child_messages import TargetKind
 from analyzer.model.contract.report_file import Kind, SimulatedCardNotice
 from analyzer.report.actions import change_items, suggest_next
 

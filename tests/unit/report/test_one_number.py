@@ -12,7 +12,7 @@ from builders import sample_folder
 from rich.console import Console
 
 import analyzer
-from analyzer.model.contract.capture_request import WhatIf
+from analyzer.model.contract.child_messages import WhatIf
 from analyzer.report.answer import answer_lines
 from analyzer.report.page.build import render, render_inline
 from analyzer.report.render.markdown import to_markdown

@@ -14,9 +14,10 @@ from builders import ROOT, SAMPLES, sample_folder
 from schemas import breaches
 
 import analyzer
-from analyzer.model.contract.capture_request import WhatIf
-from analyzer.model.contract.report_file import DiffFile, ReportFile
-from analyzer.model.contract.report_json import (
+from analyzer.model.contract.child_messages import WhatIf
+from analyzer.model.contract.report_file import (
+    DiffFile,
+    ReportFile,
     encode_report,
     plain_report,
     read_report,

@@ -17,8 +17,8 @@ from builders import ROOT, analyze
 
 import analyzer
 from analyzer.explain.analysis import Analysis
-from analyzer.model.contract.capture_request import WhatIf
-from analyzer.model.contract.report_json import (
+from analyzer.model.contract.child_messages import WhatIf
+from analyzer.model.contract.report_file import (
     REPORT_JSON,
     read_saved_report,
 )
@@ -117,7 +117,7 @@ def test_a_trace_that_is_another_is_explained_anew(change: str, traced: Path) ->
 def test_another_version_predicts_anew_and_says_so(
     folder: Path, predicted: list[Path]
 ) -> None:
-    with patch("analyzer.model.contract.report_json.__version__", "99.0"):
+    with patch("analyzer.model.contract.report_file.__version__", "99.0"):
         result = analyzer.open_trace(folder)
     assert predicted == [folder]
     assert "Predicted again: another version" in result.document["notes"][0]

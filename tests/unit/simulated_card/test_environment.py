@@ -6,7 +6,7 @@ import pytest
 
 from analyzer.capture.targets.target_spec import parse_card_assumptions
 from analyzer.cards import find_gpu
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.simulated_card import card_environment as environment
 from analyzer.simulated_card.card_environment import (

@@ -9,7 +9,7 @@ from builders import run_python
 from simulated_cards import NEEDS_CARDS
 
 from analyzer.cards import find_gpu
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.simulated_card import card_environment
 from analyzer.simulated_card import core_build as compiling

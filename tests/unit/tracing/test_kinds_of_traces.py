@@ -15,7 +15,7 @@ from analyzer.session.public_calls import open_trace
 from analyzer.tracing.measure.measured_recording import open_measured
 from analyzer.tracing.parse.logdir import find_run
 from analyzer.tracing.parse.xplane import read_trace
-from analyzer.tracing.xla.assignment_text import describe_assignment
+from analyzer.tracing.xla.xla_dumps import describe_assignment
 
 KIB = 1 << 10
 GIB = 1 << 30

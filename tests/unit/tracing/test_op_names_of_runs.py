@@ -2,7 +2,7 @@
 
 import pytest
 
-from analyzer.model.contract.graph_note import Op
+from analyzer.model.contract.run_note import Op
 from analyzer.tracing.derive.op_names import find_scopes, match_names
 
 

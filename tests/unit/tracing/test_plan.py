@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.run_note import Op, TensorSpec
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.tracing.measure.measured_recording import open_measured
@@ -19,7 +19,7 @@ from analyzer.tracing.parse.buffer_plan import (
     PlanRegion,
     read_plan,
 )
-from analyzer.tracing.xla.plan_contents import find_fullest, label_holders
+from analyzer.tracing.xla.compiled_modules import find_fullest, label_holders
 
 ROOT = Path(__file__).parents[3]
 PLAN = ROOT / "tests" / "unit" / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"

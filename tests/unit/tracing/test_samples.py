@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from builders import SAMPLES, opened_sample, sample_folder
 
-from analyzer.model.choice import Category
+from analyzer.model.contract.fields import Category
 from analyzer.model.units import format_bytes
 
 STEADY = [name for name in SAMPLES if name != "oom"]

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from builders import TraceBuilder
 
-from analyzer.model.contract.graph_note import Op
+from analyzer.model.contract.run_note import Op
 from analyzer.model.recording.records import Recording
 from analyzer.tracing.measure.measured_recording import (
     name_card,

@@ -11,7 +11,7 @@ import pytest
 from builders import LIMIT_BYTES, TraceBuilder, sample_trace, small_trace
 
 import analyzer
-from analyzer.model.contract.report_json import read_report
+from analyzer.model.contract.report_file import read_report
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import EVENTS
 from analyzer.tracing.parse.xplane import read_trace

@@ -20,7 +20,7 @@ from typing import Any
 
 def on_cards(gpus: str, memory: str, context: str, *job: str) -> None:
     """Run the job in the place of this process, with simulated cards."""
-    from analyzer.model.contract.capture_request import CONTEXT, CaptureOptions
+    from analyzer.model.contract.child_messages import CONTEXT, CaptureOptions
     from analyzer.simulated_card.card_environment import (
         encode_card,
         make_card_environment,

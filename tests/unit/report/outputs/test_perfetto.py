@@ -5,7 +5,7 @@ import json
 import pytest
 from make_recording import Made, make_recording
 
-from analyzer.report.perfetto import chrome_trace
+from analyzer.report.exports import chrome_trace
 
 
 @pytest.fixture(scope="module")

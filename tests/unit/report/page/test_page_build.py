@@ -13,10 +13,9 @@ from make_recording import Made, make_recording
 from msgspec.structs import replace
 from test_page_columns import unpack
 
-from analyzer.model.contract.report_file import ProgramFigures, ReportFile
-from analyzer.model.contract.report_json import plain_report
+from analyzer.model.contract.report_file import ProgramFigures, ReportFile, plain_report
 from analyzer.model.contract.run_note import Failure
-from analyzer.report.page import payload as payload_module
+from analyzer.report.page import build as payload_module
 from analyzer.report.page.build import render, render_inline, steps_chart
 
 HOSTILE = (

@@ -6,7 +6,7 @@ import pytest
 from make_recording import Made, make_recording
 
 from analyzer.explain.comparison import compare
-from analyzer.model.contract.report_json import plain_report
+from analyzer.model.contract.report_file import plain_report
 from analyzer.model.recording.records import Kind
 
 

@@ -1,16 +1,69 @@
-"""The buffers in ``*buffer-assignment.txt`` and ``*memory-usage-report.txt``, which XLA dumps.
+"""Dumps of XLA: the flags that ask for them, the compiled modules and the buffers in them.
 
-``XLA_FLAGS=--xla_dump_to=FOLDER`` makes XLA write both for each compiled module.
+XLA reads ``XLA_FLAGS`` once, at the first compilation of a process. With ``--xla_dump_to=FOLDER`` it
+writes each compiled module, its ``*buffer-assignment.txt`` and ``*memory-usage-report.txt``.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from analyzer.model.contract.reading import read_regular_file
 from analyzer.model.errors import TraceError
 from analyzer.model.units import format_bytes, parse_bytes
+
+
+def read_flags(text: str) -> str:
+    """Return the value of ``XLA_FLAGS`` as flags; without a leading dash it names a file of flags."""
+    text = text.strip()
+    if not text or text.startswith("-"):
+        return text
+
+    try:
+        return " ".join(Path(text).read_text("utf-8").split())
+    except (OSError, UnicodeDecodeError):
+        return ""  # XLA ignores a missing file
+
+
+def path_flag(flag: str, path: Path) -> str:
+    """Return a flag with a path, quoted if XLA would split it at white space."""
+    text = str(path)
+    if not any(mark.isspace() or mark in "\"'\\" for mark in text):
+        return f"{flag}={text}"
+
+    return f'{flag}="' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def add_dump_flags(folder: Path, flags: str) -> str:
+    """Return ``XLA_FLAGS`` that make XLA dump each compiled module and its plan into ``folder``."""
+    ours = f"{path_flag('--xla_dump_to', folder)} --xla_dump_hlo_as_proto"
+    return f"{read_flags(flags)} {ours}".strip()
+
+
+def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str, int]:
+    """Return the last compiled module of a function, its device, and the number of its compilations.
+
+    The device is ``cpu`` or ``gpu``. The module has its buffer assignment and no literals (HloProto);
+    it is empty if there is none.
+    """
+    from analyzer.tracing.parse.buffer_plan import HloProto
+
+    name = function.strip("_")
+    files = sorted(
+        dump.glob(f"*.a_{name}__*after_optimizations.hlo.pb")
+    )  # oldest first
+    if not files:
+        return b"", "", 0
+
+    # "sm_7.5_gpu_after_optimizations" (``GpuCompiler``), "cpu_after_optimizations" (``CpuCompiler``)
+    platform = "gpu" if "gpu_after_optimizations" in files[-1].name else "cpu"
+    module: Any = HloProto.FromString(files[-1].read_bytes())
+    module.DiscardUnknownFields()  # above all, the values of constants
+
+    return bytes(module.SerializeToString(deterministic=True)), platform, len(files)
+
 
 _TOTAL = re.compile(r"^Total bytes(?: used)?: (\d+)", re.MULTILINE)
 _ALLOCATION = re.compile(
