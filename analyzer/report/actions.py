@@ -127,7 +127,9 @@ def find_action(report: ReportFile) -> str:
 
     command = suggest_next(report)
     if not changes and report.error is not None and command:
-        return "Estimate the whole step and what each change saves: the next command does."
+        return (
+            "Estimate the whole step and what each change saves: the next command does."
+        )
 
     program = report.program
     if not changes and program is not None and program.ended:
