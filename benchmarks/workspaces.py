@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from analyzer.cards import find_gpu
+from analyzer.cards.catalogue import find_gpu
 from analyzer.model.units import Range
 from analyzer.simulate.kernels.cudnn_algorithms import (
     LIKELY,

@@ -4,8 +4,7 @@ from typing import Annotated
 
 from msgspec import field, structs
 
-from analyzer.cards import Gpu, all_gpus, memory_limit
-from analyzer.cards.catalogue import gpus_named
+from analyzer.cards.catalogue import Gpu, all_gpus, gpus_named, memory_limit
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, json_output, print_answer, write_all
 from analyzer.cli.stdout import print_news

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.cards import Gpu
-from analyzer.cards.catalogue import look_up_gpu
+from analyzer.cards.catalogue import Gpu, look_up_gpu
 from analyzer.explain.buffer_words import NO_USE
 from analyzer.explain.saving_limit import limit_of
 from analyzer.model.contract.report_file import (

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from analyzer.cards import Gpu, memory_beside_pool, memory_limit
+from analyzer.cards.catalogue import Gpu, memory_beside_pool, memory_limit
 from analyzer.explain.analysis import Analysis, card_of
 from analyzer.explain.need import find_need, with_replay
 from analyzer.explain.questions.out_of_memory import failure_of

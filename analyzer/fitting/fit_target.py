@@ -20,7 +20,7 @@ from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import is_model, name_live, save_model
 from analyzer.capture.targets.target_spec import parse_target, write_options
-from analyzer.cards import Gpu, all_gpus, memory_beside_pool, memory_limit
+from analyzer.cards.catalogue import Gpu, all_gpus, memory_beside_pool, memory_limit
 from analyzer.fitting.fit_answer import (
     CardAnswer,
     FitAnswer,

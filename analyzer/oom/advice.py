@@ -8,8 +8,7 @@ import math
 import shlex
 from collections.abc import Iterator
 
-from analyzer.cards import memory_limit
-from analyzer.cards.catalogue import look_up_gpu
+from analyzer.cards.catalogue import look_up_gpu, memory_limit
 from analyzer.model.contract.oom_file import OomAdvice
 from analyzer.model.contract.reading import read_table
 from analyzer.oom.cause import Words

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from analyzer.cards import gpus_named
+from analyzer.cards.catalogue import gpus_named
 from analyzer.model.contract.fields import Choice
 from analyzer.model.contract.oom_file import (
     AskedFor,

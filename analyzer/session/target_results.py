@@ -16,7 +16,7 @@ from analyzer.capture.process.launch import capture, capture_live, capture_unrun
 from analyzer.capture.process.run_folders import remove_run
 from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView, run_script
-from analyzer.cards import check_limit
+from analyzer.cards.catalogue import check_limit
 from analyzer.model.contract import report_file
 from analyzer.model.contract.child_messages import (
     ASSUMPTIONS,

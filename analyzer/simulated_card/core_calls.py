@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from analyzer.cards import Gpu
+from analyzer.cards.catalogue import Gpu
 from analyzer.simulate.kernels.cudnn_algorithms import (
     PASSES,
     Convolution,

@@ -84,7 +84,7 @@ def open_sample(name: str) -> Result:
     return opened_sample(name)
 
 
-@pytest.mark.parametrize("name", ["transformer", "oom", "replayed"])
+@pytest.mark.parametrize("name", ["oom", "replayed"])
 def test_the_page_of_a_sample_shows_its_document(
     page: Page, name: str, tmp_path: Path
 ) -> None:

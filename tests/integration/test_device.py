@@ -11,7 +11,7 @@ import pytest
 from builders import analyze_in_child, run_python
 from simulated_cards import NEEDS_CARDS
 
-from analyzer.cards import find_gpu, memory_limit
+from analyzer.cards.catalogue import find_gpu, memory_limit
 from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.machine import cache_folder
 from analyzer.simulated_card.card_environment import make_card_environment

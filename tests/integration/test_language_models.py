@@ -105,14 +105,3 @@ def test_presets_that_cannot_be_built(
     ended = analyze_in_child("estimate", f"hub:{preset}", cwd=tmp_path, code=2)
     assert expected in ended.err
     assert ended.complaint.count("\n") == 1
-
-
-def test_preset_without_keras_hub_names_the_package(tmp_path: Path) -> None:
-    (tmp_path / "keras_hub.py").write_text(
-        "raise ImportError('No module named keras_hub')"
-    )
-    ended = analyze_in_child(
-        "estimate", "hub:gemma_2b_en", cwd=tmp_path, code=2, PYTHONPATH=str(tmp_path)
-    )
-    assert "pip install keras-hub" in ended.err
-    assert ended.complaint.count("\n") == 1

@@ -75,6 +75,12 @@ BROKEN = {
         "No module named 'nothing_like_it'",
     ),
     "syntax": ("bad.py:x", "def (:", {}, "SyntaxError"),
+    "preset": (
+        "hub:gemma_2b_en",
+        "raise ImportError('No module named keras_hub')",
+        {},
+        "pip install keras-hub",
+    ),
     "damaged": ("damaged.keras", "no archive", {}, "is damaged"),
     "call reads values": (
         "reads.py:x",
@@ -103,7 +109,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
     for name, (target, code, options, _) in BROKEN.items():
         if code:
-            (folder / target.partition(":")[0]).write_text(code)
+            file = target.replace("hub:gemma_2b_en", "keras_hub.py").partition(":")[0]
+            (folder / file).write_text(code)
         cases[f"broken, {name}"] = (target, options)
     done = run_python(
         "run_options.py", cwd=folder, given=json.dumps(cases), CUDA_VISIBLE_DEVICES="-1"

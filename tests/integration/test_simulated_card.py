@@ -13,7 +13,7 @@ from builders import run_python
 from simulated_cards import NEEDS_CARDS, NEEDS_NCCL_BY_NAME
 from workbench import Workbench
 
-from analyzer.cards import find_gpu, memory_limit
+from analyzer.cards.catalogue import find_gpu, memory_limit
 from analyzer.model.recording.attribution import PACKED_ROLE
 from analyzer.model.units import format_bytes
 from analyzer.session.opening import open_result

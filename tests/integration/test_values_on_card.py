@@ -50,7 +50,7 @@ def test_values_of_inputs_and_counters_decide_as_on_the_cpu(
     [
         "value_steps.py:undecided",
         pytest.param("value_steps.py:undecided_eagerly", marks=pytest.mark.slow),
-        "value_steps.py",
+        pytest.param("value_steps.py", marks=pytest.mark.slow),
     ],
 )
 def test_an_unknown_value_is_named_and_gives_a_range(

@@ -41,7 +41,7 @@ from analyzer.capture.run.step_capture import (
 )
 from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.targets.step_program import Program
-from analyzer.cards import Gpu, find_gpu, memory_limit
+from analyzer.cards.catalogue import Gpu, find_gpu, memory_limit
 from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.run_note import ARGUMENT_TYPES, DataSize, DeviceNote, Op
 from analyzer.model.errors import TargetError

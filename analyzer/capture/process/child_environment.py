@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from analyzer.cards import system_reserve
+from analyzer.cards.catalogue import system_reserve
 from analyzer.model.contract.child_messages import (
     CONTEXT,
     CaptureKind,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from analyzer.cards import Gpu
+from analyzer.cards.catalogue import Gpu
 
 CUDNN_MAJOR = 9  # cuDNN's major version in TensorFlow 2.21's wheel (9.3)
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from analyzer.cards import Gpu
+from analyzer.cards.catalogue import Gpu
 from analyzer.model.contract.run_note import Op, read_op_types
 from analyzer.model.graph.host_copies import (
     VARIABLES_ON_HOST,

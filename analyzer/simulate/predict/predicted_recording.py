@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from analyzer.cards import find_gpu, memory_limit
+from analyzer.cards.catalogue import find_gpu, memory_limit
 from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.contract.run_note import TargetNote

@@ -7,8 +7,7 @@ from pathlib import Path
 import pandas as pd
 from msgspec import structs
 
-from analyzer.cards import find_gpu, memory_limit
-from analyzer.cards.catalogue import all_gpus
+from analyzer.cards.catalogue import all_gpus, find_gpu, memory_limit
 from analyzer.model.contract.fields import Category, tensor_bytes
 from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import TrustFigures

@@ -10,7 +10,7 @@ tf = pytest.importorskip("tensorflow")
 
 from analyzer.capture import private_names  # noqa: E402
 from analyzer.capture.graph.estimate_capture import build_gpu_graph  # noqa: E402
-from analyzer.cards import find_gpu  # noqa: E402
+from analyzer.cards.catalogue import find_gpu  # noqa: E402
 
 SWAP = "_CopyFromGpuToHost"
 LIMIT = 24 << 20  # below the need of the step, 64 kept activations of 1 MiB

@@ -8,7 +8,7 @@ import pytest
 from simulated_cards import NEEDS_CARDS
 from workbench import Workbench
 
-from analyzer.cards import find_gpu, memory_limit
+from analyzer.cards.catalogue import find_gpu, memory_limit
 
 pytestmark = NEEDS_CARDS
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from workbench import Workbench
 
-from analyzer.cards import find_gpu, memory_limit
+from analyzer.cards.catalogue import find_gpu, memory_limit
 
 OP_BY_OP = ("--no-jit", "--batch-size", "8", "--inter-op-threads", "1")
 

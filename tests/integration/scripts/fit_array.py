@@ -6,9 +6,9 @@ from pathlib import Path
 import keras
 import numpy as np
 
-x_train = np.zeros((8000, 800, 2), "float32")
+x_train = np.zeros((8000, 80, 20), "float32")
 y_train = np.zeros((8000, 1), "float32")
-layers = [keras.Input((800, 2)), keras.layers.LSTM(1)]
+layers = [keras.Input((80, 20)), keras.layers.LSTM(1)]
 model = keras.Sequential(layers)
 model.compile("sgd", "mse", jit_compile=False)
 model.fit(x_train, y_train, batch_size=400, verbose=0)

@@ -6,15 +6,16 @@ import statistics
 
 import pytest
 
-from analyzer.cards import (
+from analyzer.cards.catalogue import (
     all_gpus,
     check_limit,
     find_gpu,
     memory_beside_pool,
     memory_limit,
     process_overhead,
+    system_reserve,
+    usable_memory,
 )
-from analyzer.cards.catalogue import system_reserve, usable_memory
 from analyzer.model.contract.child_messages import CONTEXT
 from analyzer.model.errors import InputError
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from analyzer.cards import all_gpus, find_gpu, gpus_named
+from analyzer.cards.catalogue import all_gpus, find_gpu, gpus_named
 from analyzer.model.errors import InputError
 
 

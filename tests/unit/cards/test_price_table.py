@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from builders import refusal
 
-from analyzer.cards import find_gpu
-from analyzer.cards.catalogue import read_prices
+from analyzer.cards.catalogue import find_gpu, read_prices
 from analyzer.model.errors import InputError
 
 TABLES = {

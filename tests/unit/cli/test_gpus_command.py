@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders import analyze
 
-from analyzer.cards import all_gpus
+from analyzer.cards.catalogue import all_gpus
 
 
 @pytest.mark.parametrize("width", ["40", "80", "160"])

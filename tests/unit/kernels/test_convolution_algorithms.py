@@ -2,7 +2,7 @@
 
 import pytest
 
-from analyzer.cards import find_gpu
+from analyzer.cards.catalogue import find_gpu
 from analyzer.simulate.kernels.cudnn_algorithms import PASSES, Convolution, find_offers
 
 LIMIT = 8 << 30

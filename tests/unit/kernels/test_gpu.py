@@ -5,7 +5,7 @@ from itertools import chain
 
 import pytest
 
-from analyzer.cards import find_gpu
+from analyzer.cards.catalogue import find_gpu
 from analyzer.model.contract.run_note import Op, TensorSpec, read_op_types
 from analyzer.simulate.kernels import cpu_kernels
 from analyzer.simulate.kernels.gpu_kernels import gpu_device

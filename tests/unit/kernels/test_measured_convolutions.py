@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.cards import find_gpu
+from analyzer.cards.catalogue import find_gpu
 from analyzer.simulate.kernels.cudnn_algorithms import Convolution, find_offers
 
 KIT = Path(__file__).parents[3] / "benchmarks" / "card"

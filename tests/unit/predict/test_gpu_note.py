@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from builders import analyze, refusal
 
-from analyzer.cards import find_gpu, memory_limit
+from analyzer.cards.catalogue import find_gpu, memory_limit
 from analyzer.model.contract.child_messages import WhatIf
 from analyzer.model.contract.report_file import plain_report
 from analyzer.report.document import build_document

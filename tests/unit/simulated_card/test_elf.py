@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from analyzer.simulated_card import library_folder
+from analyzer.simulated_card import card_environment
 from analyzer.simulated_card.card_environment import check_platform
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ELF is Linux's")
@@ -18,8 +18,8 @@ MAKERS = [b"cublasTwoCreate", b"ncclThreeCreate"]
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     check_platform()
-    path = tmp_path_factory.mktemp("library_folder") / "libnames.so"
-    content = library_folder.make_library(
+    path = tmp_path_factory.mktemp("card_environment") / "libnames.so"
+    content = card_environment.make_library(
         NAMES, MAKERS, needed=b"libc.so.6", soname=b"libnames.so"
     )
     path.write_bytes(content)

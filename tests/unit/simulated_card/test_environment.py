@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analyzer.capture.targets.target_spec import parse_card_assumptions
-from analyzer.cards import find_gpu
+from analyzer.cards.catalogue import find_gpu
 from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.simulated_card import card_environment as environment

@@ -8,12 +8,12 @@ import pytest
 from builders import run_python
 from simulated_cards import NEEDS_CARDS
 
-from analyzer.cards import find_gpu
+from analyzer.cards.catalogue import find_gpu
 from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.simulated_card import card_environment
+from analyzer.simulated_card import card_environment as folder
 from analyzer.simulated_card import core_build as compiling
-from analyzer.simulated_card import library_folder as folder
 from analyzer.simulated_card.card_environment import make_card_environment
 
 pytestmark = NEEDS_CARDS
@@ -156,7 +156,7 @@ def test_an_older_cudnn_is_refused_by_version(cache, tmp_path, monkeypatch, vers
 
 CONVOLUTION = """
 import ctypes, sys
-from analyzer.cards import find_gpu
+from analyzer.cards.catalogue import find_gpu
 from analyzer.simulated_card.core_calls import register_convolutions
 register_convolutions([find_gpu("t4")])
 DESCRIPTOR, INT64, FLOAT = 15, 3, 0
