@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from analyzer.capture.watch.watch_block import MemoryCallback
     from analyzer.fitting.fit_answer import FitAnswer
     from analyzer.fitting.fit_target import fit, fits
-    from analyzer.report.diff_sections import Diff
-    from analyzer.report.result import Result
+    from analyzer.report.result import Diff, Result
     from analyzer.session.device_report import device
     from analyzer.session.public_calls import diff, estimate, open_trace, trace, watch
 
 # Module of each public name. `__getattr__` imports it on first use.
 _MODULES = {
-    "Diff": "report.diff_sections",
+    "Diff": "report.result",
     "FitAnswer": "fitting.fit_answer",
     "Result": "report.result",
     "device": "session.device_report",

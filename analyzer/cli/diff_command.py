@@ -10,7 +10,8 @@ from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.model.errors import GrowthError, InputError
 from analyzer.report.actions import step_options
-from analyzer.report.diff_sections import Diff, allowed_growth, diff_document
+from analyzer.report.diff_sections import diff_document
+from analyzer.report.result import Diff, allowed_growth
 from analyzer.session.public_calls import diff as compare
 
 _Older = Annotated[

@@ -1,20 +1,10 @@
 """Build the document of a difference between two steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from analyzer.explain.comparison import KIND_WORDS, compare
 from analyzer.model.contract import report_file
-from analyzer.model.contract.fields import StrPath
-from analyzer.model.errors import InputError
-from analyzer.model.recording.records import Recording
-from analyzer.model.units import (
-    format_bytes,
-    parse_bytes,
-)
-from analyzer.report.output_files import ReportOutput, write_text
 from analyzer.report.render.sections import (
     COLUMNS,
     Cell,
@@ -136,102 +126,3 @@ def _cells(row: report_file.BytesOfBoth) -> Row:
 def _share(ratio: float) -> str:
     """Return a change as a share; empty if it is none, or so large that a share says nothing."""
     return f"{ratio:+.1%}" if 0.0005 <= abs(ratio) < 100 else ""
-
-
-Side = tuple[report_file.ReportFile, Recording]
-
-
-@dataclass(frozen=True, eq=False)
-class Diff(ReportOutput):
-    """The difference of two steps at their peaks; the page shows ``newer``, the second, in full."""
-
-    report: report_file.DiffFile
-    newer: Side = field(repr=False)
-
-    @property
-    def growth_bytes(self) -> int:
-        """Requested bytes by which the second peak is higher; negative if it is lower."""
-        return self._requested.delta_bytes or 0
-
-    @property
-    def _requested(self) -> report_file.PeakOfBoth:
-        return next(row for row in self.report.peak if row.number == "requested")
-
-    def exceeds(self, allowed: str) -> str:
-        """Return a sentence if the requested peak grew by more than ``allowed`` (5% or 100MiB)."""
-        before = self._requested.a_bytes or 0
-        if self.growth_bytes <= allowed_growth(allowed, before):
-            return ""
-
-        share = f" ({self.growth_bytes / before:+.1%})" if before else ""
-        growth = format_bytes(self.growth_bytes)
-        start = format_bytes(before)
-        end = format_bytes(before + self.growth_bytes)
-
-        return (
-            f"The requested peak grew by {growth}{share}, from {start} to {end}; "
-            f"the limit is {allowed.strip()}."
-        )
-
-    def to_html(self, path: StrPath) -> None:
-        """Write the page of the second step, with the difference as its first view."""
-        from analyzer.report.page.build import render
-
-        write_text(Path(path), render(*self.newer, comparison=self.report))
-
-    def to_markdown(self, path: StrPath) -> None:
-        """Write a summary for a pull request."""
-        from analyzer.report.render.markdown import to_markdown
-
-        summary = diff_summary(self.report, self.newer[0])
-        write_text(Path(path), to_markdown(summary))
-
-    def __repr__(self) -> str:
-        return f"<difference: {self.report.headline}>"
-
-    def _repr_html_(self) -> str:
-        from analyzer.report.page.build import render_inline
-
-        return render_inline(self.newer[0], comparison=self.report)
-
-
-def build_diff(
-    older: Side,
-    newer: Side,
-    *,
-    names: Sequence[str | None] = (None, None),
-) -> Diff:
-    """Compare two steps; ``names`` are the user's names, such as paths; None to choose them."""
-    first, second = names
-    labels = None
-
-    if first is not None and second is not None and first != second:
-        if Path(first).name != Path(second).name:
-            first = Path(first).name
-            second = Path(second).name
-
-        labels = first, second
-        kind = KIND_WORDS[older[0].kind]
-        newer_kind = KIND_WORDS[newer[0].kind]
-        if kind != newer_kind:
-            labels = f"{first} ({kind})", f"{second} ({newer_kind})"
-
-    return Diff(compare(*older, *newer, labels=labels), newer)
-
-
-def allowed_growth(allowed: str, before_bytes: int) -> int:
-    """Return an allowed growth in bytes: ``5%`` of ``before_bytes``, or a size; else raise."""
-    text = allowed.strip()
-    number = text.removesuffix("%").rstrip()
-
-    is_number = number.replace(".", "", 1).isdecimal()
-    if text.endswith("%") and is_number:
-        return int(before_bytes * float(number) / 100)
-
-    try:
-        return parse_bytes(text)
-    except InputError:
-        raise InputError(
-            f"{allowed!r} is neither a share nor a size.",
-            hint="Write it as 5% or 5MiB.",
-        ) from None

@@ -1,16 +1,17 @@
-"""The result of a command: the analysis, its report, and the files to export."""
+"""What a command returns: the result of one step or the difference of two, with the files to export."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from analyzer.model.contract.fields import StrPath
-from analyzer.model.contract.report_file import ReportFile
+from analyzer.model.contract.report_file import DiffFile, PeakOfBoth, ReportFile
 from analyzer.model.errors import ExitCode, InputError
+from analyzer.model.units import format_bytes, parse_bytes
 from analyzer.report.output_files import ReportOutput, output_file, write_text
 from analyzer.report.untrusted import csv_cell
 
@@ -149,3 +150,106 @@ class Result(ReportOutput):
         from analyzer.report.page.build import render_inline
 
         return render_inline(self.report)
+
+
+# a step of a difference
+Side: TypeAlias = "tuple[ReportFile, Recording]"
+
+
+@dataclass(frozen=True, eq=False)
+class Diff(ReportOutput):
+    """The difference of two steps at their peaks; the page shows ``newer``, the second, in full."""
+
+    report: DiffFile
+    newer: Side = field(repr=False)
+
+    @property
+    def growth_bytes(self) -> int:
+        """Requested bytes by which the second peak is higher; negative if it is lower."""
+        return self._requested.delta_bytes or 0
+
+    @property
+    def _requested(self) -> PeakOfBoth:
+        return next(row for row in self.report.peak if row.number == "requested")
+
+    def exceeds(self, allowed: str) -> str:
+        """Return a sentence if the requested peak grew by more than ``allowed`` (5% or 100MiB)."""
+        before = self._requested.a_bytes or 0
+        if self.growth_bytes <= allowed_growth(allowed, before):
+            return ""
+
+        share = f" ({self.growth_bytes / before:+.1%})" if before else ""
+        growth = format_bytes(self.growth_bytes)
+        start = format_bytes(before)
+        end = format_bytes(before + self.growth_bytes)
+
+        return (
+            f"The requested peak grew by {growth}{share}, from {start} to {end}; "
+            f"the limit is {allowed.strip()}."
+        )
+
+    def to_html(self, path: StrPath) -> None:
+        """Write the page of the second step, with the difference as its first view."""
+        from analyzer.report.page.build import render
+
+        write_text(Path(path), render(*self.newer, comparison=self.report))
+
+    def to_markdown(self, path: StrPath) -> None:
+        """Write a summary for a pull request."""
+        from analyzer.report.diff_sections import diff_summary
+        from analyzer.report.render.markdown import to_markdown
+
+        summary = diff_summary(self.report, self.newer[0])
+        write_text(Path(path), to_markdown(summary))
+
+    def __repr__(self) -> str:
+        return f"<difference: {self.report.headline}>"
+
+    def _repr_html_(self) -> str:
+        from analyzer.report.page.build import render_inline
+
+        return render_inline(self.newer[0], comparison=self.report)
+
+
+def build_diff(
+    older: Side,
+    newer: Side,
+    *,
+    names: Sequence[str | None] = (None, None),
+) -> Diff:
+    """Compare two steps; ``names`` are the user's names, such as paths; None to choose them."""
+    from analyzer.explain.comparison import KIND_WORDS, compare
+
+    first, second = names
+    labels = None
+
+    if first is not None and second is not None and first != second:
+        if Path(first).name != Path(second).name:
+            first = Path(first).name
+            second = Path(second).name
+
+        labels = first, second
+        kind = KIND_WORDS[older[0].kind]
+        newer_kind = KIND_WORDS[newer[0].kind]
+        if kind != newer_kind:
+            labels = f"{first} ({kind})", f"{second} ({newer_kind})"
+
+    return Diff(compare(*older, *newer, labels=labels), newer)
+
+
+def allowed_growth(allowed: str, before_bytes: int) -> int:
+    """Return an allowed growth in bytes: ``5%`` of ``before_bytes``, or a size; else raise."""
+    text = allowed.strip()
+    number = text.removesuffix("%").rstrip()
+
+    is_number = number.replace(".", "", 1).isdecimal()
+    if text.endswith("%") and is_number:
+        return int(before_bytes * float(number) / 100)
+
+    try:
+        return parse_bytes(text)
+    except InputError:
+        raise InputError(
+            f"{allowed!r} is neither a share nor a size.",
+            hint="Write it as 5% or 5MiB.",
+        ) from None

@@ -14,8 +14,7 @@ from msgspec import structs
 from analyzer.model.errors import AnalyzerError, ExitCode, InputError
 from analyzer.model.progress import report_stage
 from analyzer.model.units import signed_bytes
-from analyzer.report.diff_sections import Diff, build_diff
-from analyzer.report.result import Result
+from analyzer.report.result import Diff, Result, build_diff
 from analyzer.session.opening import open_result
 from analyzer.session.public_calls import diff
 

@@ -26,7 +26,7 @@ from analyzer.model.contract.child_messages import (
 )
 from analyzer.model.contract.fields import StrPath
 from analyzer.model.errors import InputError
-from analyzer.report.result import Result
+from analyzer.report.result import Diff, Result, build_diff
 from analyzer.session.opening import open_estimate, open_hosts, open_result
 from analyzer.session.target_results import (
     capture_object,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from analyzer.capture.watch.watch_block import WatchBlock
-    from analyzer.report.diff_sections import Diff
 
 
 def make_options(step: StepOptions) -> CaptureOptions:
@@ -163,8 +162,6 @@ def diff(a: StrPath | Result, b: StrPath | Result) -> Diff:
 
     Each is a run folder, a logdir, an ``.xplane.pb`` or a result; a TraceError if it is not readable.
     """
-    from analyzer.report.diff_sections import build_diff
-
     first = a if isinstance(a, Result) else open_result(Path(a))
     second = b if isinstance(b, Result) else open_result(Path(b))
 

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING
 
 from analyzer.capture.process import child_environment
 from analyzer.capture.process.child_process import end_with_parent
-from analyzer.capture.process.launch import SIZES_PIPE
 from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.capture.run.source_frames import (
     clean_message,
@@ -36,6 +35,7 @@ from analyzer.capture.run.source_frames import (
     find_culprit,
 )
 from analyzer.model.contract.child_messages import (
+    SIZES_PIPE,
     CaptureDone,
     CaptureRequest,
     ChildFailed,

@@ -34,6 +34,7 @@ from analyzer.capture.process.child_process import (
     make_start_command,
 )
 from analyzer.model.contract.child_messages import (
+    SIZES_PIPE,
     CaptureDone,
     CaptureKind,
     CaptureOptions,
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from analyzer.capture.targets.step_program import Program
 
 
-SIZES_PIPE = ".sizes"  # in the run folder: sizes to run, one a line
 _INTERRUPTED = "Interrupted; no run was written."
 _PARTING_S = 10.0  # for the user's exit handlers after the last message
 

@@ -27,6 +27,7 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 # several sizes and answer for each whether it ran.
 CaptureKind: TypeAlias = Literal["run", "static", "sizes"]
 
+SIZES_PIPE = ".sizes"  # in the run folder: sizes to run, one a line
 DEFAULT_STEPS = 3  # traced steps of a model
 BATCH_SIZE = 32  # examples in a batch if neither the user nor the target says
 # traced; without the first and the last, two pairs of neighbours remain

@@ -7,13 +7,9 @@ from make_recording import Made, make_recording
 from msgspec.structs import replace
 from rich.console import Console
 
-from analyzer.report.diff_sections import (
-    Diff,
-    allowed_growth,
-    build_diff,
-    diff_document,
-)
+from analyzer.report.diff_sections import diff_document
 from analyzer.report.render.terminal import print_terminal
+from analyzer.report.result import Diff, allowed_growth, build_diff
 
 
 @pytest.fixture(scope="module")
