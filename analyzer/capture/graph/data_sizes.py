@@ -17,14 +17,20 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from analyzer.capture import private_names as private
 from analyzer.capture.graph.plain_graphs import (
     get_output_dtypes,
     get_shape,
     get_spec,
     read_traced_outputs,
 )
-from analyzer.capture.private_names import graph_pb2, infer_op_properties
+from analyzer.capture.private_names import (
+    get_batch_size,
+    get_dataset,
+    get_input_dataset,
+    get_iterator_handle,
+    graph_pb2,
+    infer_op_properties,
+)
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.model.contract.run_note import (
     ARGUMENT_TYPES,
@@ -252,8 +258,8 @@ def find_datasets(tensors: Iterable[Any]) -> dict[int, Any]:
     found = {}
 
     for one in iterators:
-        handle = id(private.get_iterator_handle(one))
-        dataset = private.get_dataset(one)
+        handle = id(get_iterator_handle(one))
+        dataset = get_dataset(one)
         if handle in handles and dataset is not None:
             found[handle] = dataset
 
@@ -266,8 +272,8 @@ def list_batch_specs(dataset: Any) -> list[TensorSpec]:
     stage = dataset
 
     while stage is not None and size is None:
-        size = private.get_batch_size(stage)
-        stage = private.get_input_dataset(stage)
+        size = get_batch_size(stage)
+        stage = get_input_dataset(stage)
 
     size = tf.get_static_value(size) if size is not None else None
     size = -1 if size is None else int(size)

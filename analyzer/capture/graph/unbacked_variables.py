@@ -16,7 +16,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from analyzer.capture import private_names as private
+from analyzer.capture.private_names import (
+    INITIALIZE_KERAS_VARIABLE,
+    BaseResourceVariable,
+    KerasVariable,
+    UninitializedVariable,
+    get_device_parts,
+    get_keras_dtype,
+    get_keras_shape,
+    get_keras_value,
+    set_keras_value,
+)
 from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.model.contract.fields import SMALL_ELEMENTS
 
@@ -37,10 +47,10 @@ _blocks: list[object] = []  # of ``leave_out_values`` under way
 @contextmanager
 def leave_out_values() -> Iterator[None]:
     """Make the variables and inputs in the block without memory."""
-    initialize = private.INITIALIZE_KERAS_VARIABLE
+    initialize = INITIALIZE_KERAS_VARIABLE
     with ExitStack() as stack:
-        stack.enter_context(wrap_calls(private.KerasVariable, initialize, _initialize))
-        for owner in (private.KerasVariable, private.BaseResourceVariable):
+        stack.enter_context(wrap_calls(KerasVariable, initialize, _initialize))
+        for owner in (KerasVariable, BaseResourceVariable):
             stack.enter_context(wrap_calls(owner, "assign", _assign))
             stack.enter_context(wrap_calls(owner, "numpy", _read_zeros))
 
@@ -80,14 +90,14 @@ def _make_zeros(dtype: Any, shape: Sequence[int], least: int = _LARGE_BYTES) -> 
 def _initialize(old: Any, variable: Any, initializer: Any) -> None:
     """Initialize a variable of Keras."""
     is_traced = not tf.executing_eagerly()
-    shape = private.get_keras_shape(variable)
-    dtype = tf.as_dtype(private.get_keras_dtype(variable))
+    shape = get_keras_shape(variable)
+    dtype = tf.as_dtype(get_keras_dtype(variable))
     is_unbacked = _can_be_unbacked(shape, dtype)
 
     with tf.init_scope():
         if (is_unbacked or is_traced) and not tf.distribute.has_strategy():
             # Not through tf.function's creator, which would trace the step a second time.
-            value = private.UninitializedVariable(
+            value = UninitializedVariable(
                 trainable=variable.trainable,
                 name=variable.name,
                 shape=shape,
@@ -97,13 +107,13 @@ def _initialize(old: Any, variable: Any, initializer: Any) -> None:
             if not is_unbacked:
                 value.assign(tf.cast(initializer(shape, dtype=dtype), dtype))
 
-            private.set_keras_value(variable, value)
+            set_keras_value(variable, value)
         else:
             old(variable, initializer)
 
         if is_unbacked:
-            value = private.get_keras_value(variable)
-            for part in private.get_device_parts(value) or (value,):
+            value = get_keras_value(variable)
+            for part in get_device_parts(value) or (value,):
                 _drop_value(part)
 
             setattr(variable, _UNBACKED, True)
@@ -143,7 +153,7 @@ def _build_and_apply(
 def _assign(old: Any, variable: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
     is_unbacked = getattr(variable, _UNBACKED, False) and tf.executing_eagerly()
     if is_unbacked and tuple(np.shape(value)) == tuple(variable.shape):
-        return value if isinstance(variable, private.KerasVariable) else variable
+        return value if isinstance(variable, KerasVariable) else variable
 
     return old(variable, value, *args, **kwargs)
 
@@ -153,5 +163,5 @@ def _read_zeros(old: Any, variable: Any) -> Any:
         return old(variable)
 
     # Zeros of NumPy take memory only when they are written.
-    value = private.get_keras_value(variable, variable)
+    value = get_keras_value(variable, variable)
     return np.zeros(tuple(value.shape), value.dtype.as_numpy_dtype)

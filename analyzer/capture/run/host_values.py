@@ -16,8 +16,27 @@ from typing import Any
 
 import tensorflow as tf
 
-from analyzer.capture import private_names as private
 from analyzer.capture.graph.plain_graphs import find_op_line
+from analyzer.capture.private_names import (
+    FuncGraph,
+    Function,
+    HostVariable,
+    call_inline,
+    copy_op,
+    find_free_name,
+    find_host_inputs,
+    get_branches,
+    get_handle_spec,
+    has_host_results,
+    is_eager,
+    is_host_only,
+    is_jit_compiled,
+    is_stateful,
+    keep_op,
+    record_identity,
+    stop_recording,
+    while_v2,
+)
 from analyzer.capture.run.step_capture import Capturing, trace_function
 from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.targets.host_setup import SetupValues, find_original
@@ -127,7 +146,7 @@ def make_host_variable(value: Any, *, has_open_shape: bool = False) -> Any:
     shape = tf.TensorShape(None) if has_open_shape else None
 
     with tf.init_scope(), tf.device(HOST):
-        return private.HostVariable(value, trainable=False, shape=shape)
+        return HostVariable(value, trainable=False, shape=shape)
 
 
 class HostValues:
@@ -200,7 +219,7 @@ class HostValues:
             first = inputs[0] if is_assertion else self._find_branch(graph, inputs[0])
             return make([first, *inputs[1:]], *rest, **named)
 
-        if private.is_host_only(op_type) or op_type in _PYTHON:
+        if is_host_only(op_type) or op_type in _PYTHON:
             return self._create_on_host(make, graph, inputs, rest, named)
 
         op = make(inputs, *rest, **named)
@@ -209,7 +228,7 @@ class HostValues:
             return self._move(make, op, sized, rest, named, keep=True)
 
         # Shape inference evaluates constants, so that a kernel may read what only its inputs say.
-        places = private.find_host_inputs(op_type)
+        places = find_host_inputs(op_type)
 
         return self._move(make, op, places, rest, named, keep=False)
 
@@ -287,11 +306,11 @@ class HostValues:
 
             inputs[place] = assumed
 
-        named = {**named, "name": private.find_free_name(op)}
+        named = {**named, "name": find_free_name(op)}
         if not keep:
             return make(inputs, *rest, **named)
 
-        private.keep_op(op)
+        keep_op(op)
         with _place_on_host(graph), tf.control_dependencies([op]):
             other = make(inputs, *rest, **named)
         if is_true and len(wanted) == len(op.inputs):
@@ -321,7 +340,7 @@ class HostValues:
 
         self.computed[original.op.name] = None
         if original.op.type != "Placeholder":
-            private.keep_op(original.op)
+            keep_op(original.op)
 
         with self.making(graph), tf.control_dependencies([original.op]):
             late = tf.identity(twin)
@@ -332,7 +351,7 @@ class HostValues:
         """Return an input with which an op selects none, or all; None if there is none."""
         tensor = op.inputs[place]
         selects_all = self._read_assumed(op.graph)
-        with op.graph.as_default(), private.stop_recording():
+        with op.graph.as_default(), stop_recording():
             shape = tf.shape(tensor)
         with self.making(op.graph):
             return select_all_or_none(
@@ -380,7 +399,7 @@ class HostValues:
         if op.type == "Placeholder":
             outer = find_captured(graph, tensor)
             if outer is not None:
-                return not private.is_eager(outer) and self.is_fixed(outer)
+                return not is_eager(outer) and self.is_fixed(outer)
 
             decide = get_tables(graph).fixed_arguments
             if decide is not None:
@@ -389,9 +408,9 @@ class HostValues:
             # of gradients of loops, which keep shapes in lists
             return _is_derived(graph) and tensor.dtype in (tf.int32, tf.variant)
 
-        if private.is_stateful(op) or not op.inputs:
+        if is_stateful(op) or not op.inputs:
             return False
-        if op.type not in _COMPUTED and not private.has_host_results(op):
+        if op.type not in _COMPUTED and not has_host_results(op):
             return False
 
         return all(map(self.is_fixed, op.inputs))
@@ -436,7 +455,7 @@ class HostValues:
             with self.making(graph):
                 return tf.gather(table, indices)
 
-        if private.is_stateful(op) and not op.type.startswith(_RANDOM):
+        if is_stateful(op) and not op.type.startswith(_RANDOM):
             if op.type == "IteratorGetNext":
                 return tensor
 
@@ -449,7 +468,7 @@ class HostValues:
         self._check_cost(op)
 
         with self.making(graph):
-            results = private.copy_op(op, inputs).outputs
+            results = copy_op(op, inputs).outputs
 
         twins = get_tables(graph).twins
         twins.update(
@@ -464,11 +483,11 @@ class HostValues:
             return tables.arguments[tensor.name]()
 
         outer = find_captured(graph, tensor)
-        if outer is not None and not private.is_eager(outer):
+        if outer is not None and not is_eager(outer):
             twin = self._require(outer)
         elif outer is not None:
             twin = find_original(outer)
-        elif not isinstance(graph.outer_graph, private.FuncGraph):  # the step's
+        elif not isinstance(graph.outer_graph, FuncGraph):  # the step's
             twin = self._find_given(graph, tensor)
         elif self.depth and not _is_derived(graph):
             raise NeedInlining
@@ -521,7 +540,7 @@ class HostValues:
         if is_new and not _is_open(graph):
             raise UnknownValueError
 
-        if private.is_eager(twin) and isinstance(graph.outer_graph, private.FuncGraph):
+        if is_eager(twin) and isinstance(graph.outer_graph, FuncGraph):
             # else the outer graph takes the card's
             twin = self._capture(graph.outer_graph, twin)
 
@@ -555,7 +574,7 @@ class HostValues:
         if op.type != "StatelessIf" or has_state:
             raise UnknownValueError
 
-        for graph in private.get_branches(op):
+        for graph in get_branches(op):
             for inside in graph.get_operations():
                 if inside.type in _BRANCHES:
                     self._check_branches(inside)
@@ -566,7 +585,7 @@ class HostValues:
 
     def _bound_elements(self, tensor: Any) -> int:
         """Return the elements of a tensor; if unknown, those of its largest source."""
-        if private.is_eager(tensor):
+        if is_eager(tensor):
             return int(tensor.shape.num_elements() or 1)
 
         known = get_tables(tensor.graph).elements
@@ -592,7 +611,7 @@ class HostValues:
         if variable not in self.setup.initial and variable not in self.followers:
             raise UnknownValueError
 
-        spec = private.get_handle_spec(eager)
+        spec = get_handle_spec(eager)
         size_bytes = (spec.shape.num_elements() or 0) * spec.dtype.size
 
         if size_bytes > _MOST_WEIGHT_BYTES:
@@ -665,7 +684,7 @@ class HostValues:
 
     def _find_handle(self, handle: Any) -> Any:
         """Return the eager handle behind a captured one; None for another tensor."""
-        while handle is not None and not private.is_eager(handle):
+        while handle is not None and not is_eager(handle):
             handle = find_captured(handle.graph, handle)
 
         return handle
@@ -682,7 +701,7 @@ class HostValues:
                 _place_on_host(graph),
                 graph.control_dependencies(None),
             ):
-                with private.stop_recording():
+                with stop_recording():
                     yield
         finally:
             self.is_making = before
@@ -718,7 +737,7 @@ def find_captured(graph: Any, tensor: Any) -> Any:
 def _is_open(graph: Any) -> bool:
     """Say whether a graph is being traced."""
     current = tf.compat.v1.get_default_graph()
-    while current is not graph and isinstance(current, private.FuncGraph):
+    while current is not graph and isinstance(current, FuncGraph):
         current = current.outer_graph
 
     return current is graph
@@ -726,7 +745,7 @@ def _is_open(graph: Any) -> bool:
 
 def _is_derived(graph: Any) -> bool:
     """Say whether TensorFlow made a graph for a branch, a loop or a gradient."""
-    return type(graph) is not private.FuncGraph
+    return type(graph) is not FuncGraph
 
 
 def select_all_or_none(
@@ -784,7 +803,7 @@ def _place_on_host(graph: Any) -> Iterator[None]:
 def link_gradient(twin: Any, original: Any) -> Any:
     """Return a twin through which a gradient flows to the original."""
     if twin is not original and original.dtype.is_floating:
-        private.record_identity(twin, original)
+        record_identity(twin, original)
 
     return twin
 
@@ -817,7 +836,7 @@ def give_true_values(values: HostValues) -> Iterator[None]:
             old: Any, graph: Any, tensor: Any, *args: Any, **kwargs: Any
         ) -> Any:
             is_own = not (values.is_making or values.is_compiled or values.is_program)
-            if is_own and private.is_eager(tensor) and "CPU" in tensor.device:
+            if is_own and is_eager(tensor) and "CPU" in tensor.device:
                 tensor = values.setup.move(tensor)
 
             inside = old(graph, tensor, *args, **kwargs)
@@ -838,10 +857,10 @@ def give_true_values(values: HostValues) -> Iterator[None]:
         stack.enter_context(tf.variable_creator_scope(record_initial))
 
         for owner, name, call in (
-            (private.FuncGraph, "_create_op_internal", values.create),
-            (private.FuncGraph, "capture", capture),
-            (private.Function, "__call__", partial(_call_function, values)),
-            (private.while_v2, "while_loop", partial(make_loop, values)),
+            (FuncGraph, "_create_op_internal", values.create),
+            (FuncGraph, "capture", capture),
+            (Function, "__call__", partial(_call_function, values)),
+            (while_v2, "while_loop", partial(make_loop, values)),
         ):
             stack.enter_context(wrap_calls(owner, name, call))
 
@@ -855,7 +874,7 @@ def _call_function(
     if tf.executing_eagerly():
         return old(function, *args, **kwargs)
 
-    if private.is_jit_compiled(function):
+    if is_jit_compiled(function):
         before = values.is_compiled
         values.is_compiled = True
 
@@ -866,7 +885,7 @@ def _call_function(
 
     # An interrupted trace leaves a function half initialized: later calls would return None.
     if function in values.inlined:
-        return private.call_inline(function, *args, **kwargs)
+        return call_inline(function, *args, **kwargs)
 
     values.depth += 1
     count = len(values.created)
@@ -880,7 +899,7 @@ def _call_function(
         values.depth -= 1
         del values.created[count:]
 
-    return private.call_inline(function, *args, **kwargs)
+    return call_inline(function, *args, **kwargs)
 
 
 def _initialize(created: Sequence[tuple[Any, Any]]) -> None:
@@ -904,7 +923,7 @@ def _make_true_assertion(
         with tf.control_dependencies([graph.capture(inputs[0])]):
             op = make([is_true, *inputs[1:]], *rest, **named)
 
-    private.keep_op(op)
+    keep_op(op)
     return op
 
 
@@ -1066,7 +1085,7 @@ class _Loop:
         self._register(graph, own, others or {})
         pred = self.cond(*own)
 
-        if not tf.is_tensor(pred) or private.is_eager(pred):
+        if not tf.is_tensor(pred) or is_eager(pred):
             return pred
 
         pred = graph.capture(pred)
@@ -1103,7 +1122,7 @@ class _Loop:
 
         for index in self.counters:  # one with another value needs a twin
             result = flat[index]
-            is_computed = tf.is_tensor(result) and not private.is_eager(result)
+            is_computed = tf.is_tensor(result) and not is_eager(result)
             if is_computed and not self.values.is_fixed(graph.capture(result)):
                 raise NeedLoopTwin(self, index)
 

@@ -10,8 +10,17 @@ from typing import Any, TypeAlias, cast
 import keras
 import tensorflow as tf
 
-from analyzer.capture import private_names as private
-from analyzer.capture.private_names import get_last_layer, get_layers, has_own_step
+from analyzer.capture.private_names import (
+    FuncGraph,
+    get_builder,
+    get_built_variables,
+    get_compile_arguments,
+    get_last_layer,
+    get_layers,
+    get_traced_function,
+    has_own_step,
+    is_distributed,
+)
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets import synthetic_inputs, target_spec
 from analyzer.capture.targets.model_changes import change_layers, rebuild
@@ -69,7 +78,7 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     data = _make_data(model, inputs, outputs) if train else (inputs,)
     opened = None
 
-    if options.is_open and train and not private.is_distributed(model):
+    if options.is_open and train and not is_distributed(model):
         opened = synthetic_inputs.open_batch(model, data, batch_size)
 
     call, function, arguments, values = _STEPS[mode](model, opened or data)
@@ -95,15 +104,15 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
 
 def _make_fit_step(model: Any, data: Any) -> _KerasStep:
     """Return the step of ``fit``: the training function that Keras makes, called with an iterator."""
-    if private.is_distributed(model):
+    if is_distributed(model):
         # slots made in the step lie on one device only
         with model.distribute_strategy.scope():
-            private.get_builder(model)(data_batch=data)
+            get_builder(model)(data_batch=data)
 
     model.train_function = None  # made for other settings
     run = model.make_train_function() or model.train_function
     iterator = synthetic_inputs.make_iterator(data, model.distribute_strategy)
-    function = private.get_traced_function(run, "multi_step_on_iterator")
+    function = get_traced_function(run, "multi_step_on_iterator")
 
     return lambda: run(iterator), function, (iterator,), ()
 
@@ -117,7 +126,7 @@ def _make_predict_step(model: Any, data: Any) -> _KerasStep:
 
     return (
         lambda: run(batch),
-        private.get_traced_function(run, "one_step_on_data"),
+        get_traced_function(run, "one_step_on_data"),
         (batch,),
         values,
     )
@@ -196,10 +205,7 @@ def _make_trainable(
         messages.append(_recompile(model, optimizer, loss))
 
     optimizer = model.optimizer
-    if (
-        getattr(optimizer, "built", False)
-        and private.get_built_variables(optimizer) == []
-    ):
+    if getattr(optimizer, "built", False) and get_built_variables(optimizer) == []:
         # Keras' .h5 loader built it before the model had variables.
         model.optimizer = type(optimizer).from_config(optimizer.get_config())
         messages.append(
@@ -285,7 +291,7 @@ def _build_output_specs(model: Any, inputs: Any) -> Any:
         if all(shape.is_fully_defined() for shape in shapes):
             return specs
 
-        with private.FuncGraph("outputs").as_default():
+        with FuncGraph("outputs").as_default():
             outputs = model(synthetic_inputs.make_values(inputs))
 
         return tf.nest.map_structure(
@@ -313,7 +319,7 @@ def _look_up(kind: str, name: str) -> Any:
 def _recompile(model: Any, optimizer: Any, loss: Any) -> str:
     """Compile a compiled model with another optimizer or loss (or None); return a sentence about it."""
     arguments = {"optimizer": model.optimizer, "loss": model.loss}
-    arguments |= private.get_compile_arguments(model)
+    arguments |= get_compile_arguments(model)
     new = []
 
     if optimizer is not None:
