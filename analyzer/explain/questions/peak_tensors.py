@@ -153,8 +153,11 @@ def find_batch(analysis: Analysis) -> int:
 
 
 def _sum_by_first_axis(rows: pd.DataFrame) -> pd.Series:
-    """Return the requested bytes of tensors by the length of their first axis, as text."""
-    first = rows["shape"].astype(str).str.extract(r"^\[(\d+)", expand=False)
+    """Return the requested bytes of tensors by the length of their first axis, as text.
+
+    A single axis is no batch: cuDNN's reserved space is a vector.
+    """
+    first = rows["shape"].astype(str).str.extract(r"^\[(\d+),", expand=False)
     return rows["requested_bytes"].groupby(first).sum()
 
 
