@@ -96,6 +96,7 @@ _PARTS = frozenset(
     }
 )
 _PATCHES = "ExtractImagePatches"
+_JOINED = "ConcatV2"
 
 # Ops whose result can be far larger than their input, with the words for it and the code to write.
 _EXPANDING = {
@@ -130,6 +131,11 @@ _EXPANDING = {
     "SparseToDense": (
         "a sparse matrix made dense",
         "tf.sparse.sparse_dense_matmul multiplies the sparse tensor itself.",
+    ),
+    _JOINED: (
+        "repeated tensors side by side",
+        "A product of joined tensors is the sum of the products of each: x @ w[:n] + "
+        "y @ w[n:]. The sum broadcasts what tf.tile and tf.repeat copy.",
     ),
     _PATCHES: (
         "an image's overlapping patches",
@@ -336,6 +342,17 @@ class Tensors:
                 found += [other for other in (*given, *made) if other not in found]
 
         return ({*found}, ends) if left >= 0 else (set(), set())
+
+    def read_in_part(self, op: str, size: int) -> str:
+        """Return the tensor of a size whose part a gradient's op spreads by the index of a lookup."""
+        for index in self.graph.inputs_of(op):
+            for reader in self.graph.consumers.get(index, ()):
+                if self.graph.ops[reader].type in _PARTS:
+                    for one in self.graph.inputs_of(reader):
+                        if self.size_of(one)[1] == size:
+                            return one
+
+        return ""
 
     def readers_of(self, tensor: str) -> list[str]:
         """Return the ops that read a tensor, also in another shape."""
@@ -810,6 +827,15 @@ def _find_expanded(
         is_scratch &= analysis.rows["tensor"] == ""
         gone = pd.concat([gone, analysis.rows[is_scratch]])
 
+    if kind == _JOINED:
+        rows = analysis.rows
+        rows = rows[rows["requested_bytes"].isin(tensors.sizes_read(maker["op"]))]
+        parts = {op for op in rows["op"] if size in tensors.sizes_read(op)}
+        is_gradient = rows["category"] == "gradient"
+        is_part = is_gradient & rows["op"].isin(parts)
+        is_part |= ~is_gradient & rows["op_type"].isin(_COPYING)
+        gone = pd.concat([gone, rows[is_part]])
+
     title = _with_size_and_line(title, maker, tensors)
     finding = report_rows(analysis, "small-copied", title, detail, gone)
     if kind == _PATCHES and analysis.recording.device.kind == "gpu":
@@ -820,6 +846,9 @@ def _find_expanded(
 def _bytes_given(maker: dict[str, Any], tensors: Tensors) -> int:
     """Return the bytes of the input that an op expands."""
     inputs = tensors.graph.inputs_of(maker["op"])
+    if maker["op_type"] == _JOINED:
+        return sum(tensors.source_of(one)[1] for one in inputs)
+
     inputs = inputs if maker["op_type"] == "OneHot" else inputs[:1]
     return max((tensors.size_of(one)[1] for one in inputs), default=0)
 
@@ -836,6 +865,8 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
         return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
     if kind == "Cast":  # a product needs the wide type itself
         return bool(readers) and readers <= _ELEMENTWISE
+    if kind == _JOINED:
+        return readers <= {*MATRICES}
     if any(map(_NEEDS_COPIES.search, readers)):
         return False
     if kind in LOOKUPS:
@@ -880,12 +911,16 @@ def _find_vectorized(
     rows = analysis.rows
     looped = rows[rows["op"].astype(str).str.contains(_LOOPED, regex=False)]
 
+    # Results of the loop, and tensors made of them.
     alive = analysis.alive
-    is_looped = alive.index.isin(looped.index)
-    outside = alive.loc[~is_looped, "requested_bytes"].max()
+    made = large["requested_bytes"]
+    start = analysis.at_peak(looped)["born"].min()
+    is_before = alive["born"] < start
+    is_made = alive["requested_bytes"].isin(set(made)) & ~is_before
+    is_looped = alive.index.isin(looped.index) | is_made
 
     # A map over the examples of a batch makes nothing larger than the batch.
-    if large["requested_bytes"].max() < TIMES * outside:
+    if made.max() < TIMES * alive.loc[is_before, "requested_bytes"].max():
         return
 
     words = (
@@ -901,7 +936,7 @@ def _find_vectorized(
     graph = tensors.graph
     every = tensors.rows  # weights are small
     shapes = every.loc[every["category"] == "parameter", "shape"].unique()
-    ends = tuple(f",{shape[1:]}" for shape in shapes)
+    ends = tuple(f",{shape[1:]}" for shape in shapes if "," in shape)
     kept = [
         tensors.size_of(f"{op}:0")
         for op in graph.ops
@@ -909,7 +944,9 @@ def _find_vectorized(
         and any(_LOOPED not in one for one in graph.consumers.get(f"{op}:0", ()))
     ]
     results = sum(size for shape, size in kept if shape.endswith(ends))
-    saves = saved_without_rows(analysis, looped) - 2 * results
+    is_gone = rows.index.isin(looped.index)
+    is_gone |= rows["requested_bytes"].isin(set(made)) & (rows["born"] >= start)
+    saves = saved_without_rows(analysis, rows[is_gone]) - 2 * results
 
     yield report_share(
         analysis,
@@ -933,8 +970,10 @@ def _find_flow(
     """
     start = row["tensor"]
     is_product = row["op_type"] in _PRODUCTS
+    size = row["requested_bytes"]
     if is_in_gradient_scope(row["op"]) and not is_product:
-        start = f"{forward_of(row['op'])}:0"
+        start = tensors.read_in_part(row["op"], size)
+        start = start or f"{forward_of(row['op'])}:0"
 
     rows = analysis.rows
     flow, ends = tensors.flow_around(start)
@@ -944,7 +983,6 @@ def _find_flow(
 
     first = rows[is_read].sort_values(["born", "tensor"]).iloc[0].to_dict()
     makers = {op.type for one in flow if (op := tensors.graph.maker_of(one))}
-    size = row["requested_bytes"]
     is_read |= ~rows["category"].isin(PERSISTENT) & (rows["requested_bytes"] == size)
     gone = rows[is_read]
     share = 1.0
