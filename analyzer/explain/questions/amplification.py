@@ -79,7 +79,7 @@ _PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
 _VENDOR = re.compile("^_(Mkl(Native)?)?(Fused(?=(Batch)?MatMul))?")
 _SELECTIONS = frozenset({"Select", "SelectV2"})
-_SUMS = frozenset({"Sum", "Mean", "Max", "Min"})
+_SUMS = frozenset({"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"})
 POINTWISE = frozenset(
     {
         *_ELEMENTWISE,
@@ -215,7 +215,9 @@ _FUSED = (
 _MOVING = frozenset(
     {
         *(*POINTWISE, *_REPEATS, *_PARTS, *_SELECTIONS, *_SUMS),
-        *("ConcatV2", "MatrixSetDiagV3", "Softmax"),
+        *("ConcatV2", "Cos", "Cumsum", "Elu", "Expm1", "LeakyRelu", "Log1p"),
+        *("LogicalOr", "MatrixSetDiagV3", "Pack", "PadV2", "Relu", "Sign", "Sin"),
+        *("Softmax", "Xdivy"),
         *_FUSED,
     }
 )
@@ -717,6 +719,9 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
 
     Another elementwise op has an operand of the result's size.
     """
+    if analysis.recording.structure is not None:
+        return
+
     rows = analysis.rows
     large = find_large(analysis)
     results = large[(large["tensor"] == "") & large["op"].isin(_ELEMENTWISE)]

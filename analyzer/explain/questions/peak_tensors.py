@@ -271,6 +271,9 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
 
     ops = graph.ops.values()
     gathers = {graph.layers[op.name] for op in ops if op.type in LOOKUPS} - {""}
+    if not gathers:
+        return
+
     is_table = rows["layer"].isin(gathers) & (rows["variable"] != "")
     tables = rows[is_table & (rows["category"] == Category.PARAMETER)]
     is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))
