@@ -30,6 +30,7 @@ from analyzer.explain.analysis import (
     saved_without_rows,
 )
 from analyzer.explain.buffer_words import describe_largest, in_brackets
+from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.graph.graph_index import (
     GRADIENT_ROLE,
@@ -158,6 +159,7 @@ _PAIRING = {*_ELEMENTWISE, *_COPYING}  # types whose results or readers pair ope
 _LAST_AXIS = r",(\d+)\]$"
 LOOKUPS = ("GatherV2", "ResourceGather")
 _WITH_GRADIENT = (*MATRICES, *LOOKUPS)  # whose gradients are new tensors
+_WITH_OPERANDS = (*MATRICES, *_PARTS)  # whose gradients read an operand again
 _REPEATED = (
     "tf.repeat with counts pads each row to the largest count. Look the rows up: "
     "tf.gather(x, tf.repeat(tf.range(n), counts))."
@@ -198,6 +200,12 @@ _PART = (
     "the values (tf.math.top_k, tf.argmax), work on blocks of rows with tf.map_fn.",
 )
 
+_OTHER_ORDER = (
+    "is a product that another one makes small again",
+    "Multiply in the other order: x @ (a @ b) is (x @ a) @ b, and (x @ y) @ z is "
+    "x @ (y @ z).",
+)
+
 # unneeded if a product reads them
 _FOR_PRODUCTS = ("MatrixDiagV3", "SparseToDense", _PATCHES, *LOOKUPS)
 _OF_PAIRS = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
@@ -215,9 +223,8 @@ _FUSED = (
 _MOVING = frozenset(
     {
         *(*POINTWISE, *_REPEATS, *_PARTS, *_SELECTIONS, *_SUMS),
-        *("ConcatV2", "Cos", "Cumsum", "Elu", "Expm1", "LeakyRelu", "Log1p"),
-        *("LogicalOr", "MatrixSetDiagV3", "Pack", "PadV2", "Relu", "Sign", "Sin"),
-        *("Softmax", "Xdivy"),
+        *("ConcatV2", "Cos", "Cumsum", "Expm1", "Log1p", "LogicalOr"),
+        *("MatrixSetDiagV3", "Pack", "PadV2", "Sign", "Sin", "Softmax", "Xdivy"),
         *_FUSED,
     }
 )
@@ -345,16 +352,41 @@ class Tensors:
 
         return ({*found}, ends) if left >= 0 else (set(), set())
 
-    def read_in_part(self, op: str, size: int) -> str:
-        """Return the tensor of a size whose part a gradient's op spreads by the index of a lookup."""
-        for index in self.graph.inputs_of(op):
-            for reader in self.graph.consumers.get(index, ()):
-                if self.graph.ops[reader].type in _PARTS:
+    def forward_tensor(self, op: str, size: int) -> str:
+        """Return the tensor of a size whose gradient an op computes.
+
+        The op shares an operand, such as the index of a lookup, with an op that reads the tensor.
+        """
+        for operand in self.graph.inputs_of(op):
+            for reader in self.graph.consumers.get(operand, ()):
+                if self.graph.ops[reader].type in _WITH_OPERANDS:
                     for one in self.graph.inputs_of(reader):
                         if self.size_of(one)[1] == size:
                             return one
 
-        return ""
+        return f"{forward_of(op)}:0"
+
+    def size_in_other_order(self, product: str) -> float:
+        """Return the bytes of B @ C, if a product is A @ B and is read by (A @ B) @ C.
+
+        From the sizes: each of the axes of B @ C is in two of A, B, C and the result, and the axes of
+        A @ B too.
+        """
+        graph = self.graph
+        maker = graph.maker_of(product)
+        size = self.size_of(product)[1]
+        sizes = [
+            math.sqrt(
+                math.prod(self.sizes_read(maker.name)[:2])
+                * math.prod(self.sizes_read(reader)[:2])
+                * self.size_of(f"{reader}:0")[1]
+                / size
+            )
+            / size
+            for reader in self.readers_of(product)
+            if maker and not is_in_gradient_scope(reader)
+        ]
+        return max(sizes, default=math.inf)
 
     def readers_of(self, tensor: str) -> list[str]:
         """Return the ops that read a tensor, also in another shape."""
@@ -377,6 +409,7 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     every = find_large(analysis)
     large = every[(every["tensor"] != "") & (every["op_type"] != "")]
     reported: set[str] = set()
+    seen: list[tuple[EvidenceRow, ...]] = []
 
     is_looped = large["op"].str.contains(_LOOPED, regex=False)
     if is_looped.any():
@@ -403,7 +436,8 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
         sizes.add(size)
         finding = finding or _find_flow(analysis, row, tensors)
-        if finding is not None:
+        if finding is not None and finding.evidence not in seen:
+            seen.append(finding.evidence)  # a gradient has those of its tensor
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
             reported |= tensors.flow_around(row["tensor"])[0]
             if finding.id == "attention-scores":
@@ -976,12 +1010,13 @@ def _find_flow(
     start = row["tensor"]
     is_product = row["op_type"] in _PRODUCTS
     size = row["requested_bytes"]
-    if is_in_gradient_scope(row["op"]) and not is_product:
-        start = tensors.read_in_part(row["op"], size)
-        start = start or f"{forward_of(row['op'])}:0"
+    flow, ends = tensors.flow_around(start)
+    is_summed = is_product and bool(ends) and ends <= _SUMS
+    if is_in_gradient_scope(row["op"]) and not is_summed:
+        start = tensors.forward_tensor(row["op"], size)
+        flow, ends = tensors.flow_around(start)
 
     rows = analysis.rows
-    flow, ends = tensors.flow_around(start)
     is_read = rows["tensor"].isin(flow)
     if not flow or not is_read.any():
         return None
@@ -1010,9 +1045,13 @@ def _find_flow(
     elif "Softmax" in makers:
         name, words, detail, share = "attention-scores", *_SCORES
         is_found = ends <= {*MATRICES} and is_most(analysis, analysis.at_peak(gone))
-    elif is_product and ends <= _SUMS:
+    elif is_summed:
         name, words, detail = "reduced-at-once", *_SUM_OF_PRODUCTS
-        is_found = bool(ends) and ends <= {"Sum", "Mean"}
+        is_found = ends <= {"Sum", "Mean"}
+    elif makers | ends <= {*MATRICES}:
+        name, words, detail = "product-order", *_OTHER_ORDER
+        share = 1 - tensors.size_in_other_order(start) / size
+        is_found = share >= 1 - 1 / TIMES
     else:
         name, words, detail = "part-read", *_PART
         is_found = ends <= _PARTS | _SUMS
