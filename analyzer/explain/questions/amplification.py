@@ -357,14 +357,16 @@ class Tensors:
 
         The op shares an operand, such as the index of a lookup, with an op that reads the tensor.
         """
-        for operand in self.graph.inputs_of(op):
-            for reader in self.graph.consumers.get(operand, ()):
-                if self.graph.ops[reader].type in _WITH_OPERANDS:
-                    for one in self.graph.inputs_of(reader):
-                        if self.size_of(one)[1] == size:
-                            return one
-
-        return f"{forward_of(op)}:0"
+        graph = self.graph
+        near = (
+            one
+            for operand in graph.inputs_of(op)
+            for reader in graph.consumers.get(operand, ())
+            if graph.ops[reader].type in _WITH_OPERANDS
+            for one in graph.inputs_of(reader)
+            if self.size_of(one)[1] == size
+        )
+        return next(near, f"{forward_of(op)}:0")
 
     def size_in_other_order(self, product: str) -> float:
         """Return the bytes of B @ C, if a product is A @ B and is read by (A @ B) @ C.
@@ -372,21 +374,14 @@ class Tensors:
         From the sizes: each of the axes of B @ C is in two of A, B, C and the result, and the axes of
         A @ B too.
         """
-        graph = self.graph
-        maker = graph.maker_of(product)
         size = self.size_of(product)[1]
-        sizes = [
-            math.sqrt(
-                math.prod(self.sizes_read(maker.name)[:2])
-                * math.prod(self.sizes_read(reader)[:2])
-                * self.size_of(f"{reader}:0")[1]
-                / size
-            )
-            / size
-            for reader in self.readers_of(product)
-            if maker and not is_in_gradient_scope(reader)
-        ]
-        return max(sizes, default=math.inf)
+        made_of = math.prod(self.sizes_read(split_tensor(product)[0])[:2]) / size
+        results = (
+            made_of * math.prod(self.sizes_read(one)[:2]) * self.size_of(f"{one}:0")[1]
+            for one in self.readers_of(product)
+            if not is_in_gradient_scope(one)
+        )
+        return math.sqrt(max(results, default=math.inf)) / size
 
     def readers_of(self, tensor: str) -> list[str]:
         """Return the ops that read a tensor, also in another shape."""
