@@ -33,7 +33,7 @@ _ALWAYS = (
 _CAUSES = (
     *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
-    *("input-resized", "vectorized-loop"),
+    *("input-resized", "product-order", "vectorized-loop"),
     *("wide-kernel", "recomputable"),
     *("one-hot", "part-read", "enlarged"),
     "from-python",

@@ -30,6 +30,7 @@ from analyzer.explain.analysis import (
     saved_without_rows,
 )
 from analyzer.explain.buffer_words import describe_largest, in_brackets
+from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.run_note import split_tensor
 from analyzer.model.graph.graph_index import (
     GRADIENT_ROLE,
@@ -79,7 +80,7 @@ _PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
 _VENDOR = re.compile("^_(Mkl(Native)?)?(Fused(?=(Batch)?MatMul))?")
 _SELECTIONS = frozenset({"Select", "SelectV2"})
-_SUMS = frozenset({"Sum", "Mean", "Max", "Min"})
+_SUMS = frozenset({"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"})
 POINTWISE = frozenset(
     {
         *_ELEMENTWISE,
@@ -96,6 +97,7 @@ _PARTS = frozenset(
     }
 )
 _PATCHES = "ExtractImagePatches"
+_JOINED = "ConcatV2"
 
 # Ops whose result can be far larger than their input, with the words for it and the code to write.
 _EXPANDING = {
@@ -131,6 +133,11 @@ _EXPANDING = {
         "a sparse matrix made dense",
         "tf.sparse.sparse_dense_matmul multiplies the sparse tensor itself.",
     ),
+    _JOINED: (
+        "repeated tensors side by side",
+        "A product of joined tensors is the sum of the products of each: x @ w[:n] + "
+        "y @ w[n:]. The sum broadcasts what tf.tile and tf.repeat copy.",
+    ),
     _PATCHES: (
         "an image's overlapping patches",
         "tf.nn.conv2d multiplies the patches without storing them. On a card its "
@@ -152,6 +159,7 @@ _PAIRING = {*_ELEMENTWISE, *_COPYING}  # types whose results or readers pair ope
 _LAST_AXIS = r",(\d+)\]$"
 LOOKUPS = ("GatherV2", "ResourceGather")
 _WITH_GRADIENT = (*MATRICES, *LOOKUPS)  # whose gradients are new tensors
+_WITH_OPERANDS = (*MATRICES, *_PARTS)  # whose gradients read an operand again
 _REPEATED = (
     "tf.repeat with counts pads each row to the largest count. Look the rows up: "
     "tf.gather(x, tf.repeat(tf.range(n), counts))."
@@ -192,6 +200,12 @@ _PART = (
     "the values (tf.math.top_k, tf.argmax), work on blocks of rows with tf.map_fn.",
 )
 
+_OTHER_ORDER = (
+    "is a product that another one makes small again",
+    "Multiply in the other order: x @ (a @ b) is (x @ a) @ b, and (x @ y) @ z is "
+    "x @ (y @ z).",
+)
+
 # unneeded if a product reads them
 _FOR_PRODUCTS = ("MatrixDiagV3", "SparseToDense", _PATCHES, *LOOKUPS)
 _OF_PAIRS = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
@@ -209,7 +223,8 @@ _FUSED = (
 _MOVING = frozenset(
     {
         *(*POINTWISE, *_REPEATS, *_PARTS, *_SELECTIONS, *_SUMS),
-        *("ConcatV2", "MatrixSetDiagV3", "Softmax"),
+        *("ConcatV2", "Cos", "Cumsum", "Expm1", "Log1p", "LogicalOr"),
+        *("MatrixSetDiagV3", "Pack", "PadV2", "Sign", "Sin", "Softmax", "Xdivy"),
         *_FUSED,
     }
 )
@@ -337,6 +352,37 @@ class Tensors:
 
         return ({*found}, ends) if left >= 0 else (set(), set())
 
+    def forward_tensor(self, op: str, size: int) -> str:
+        """Return the tensor of a size whose gradient an op computes.
+
+        The op shares an operand, such as the index of a lookup, with an op that reads the tensor.
+        """
+        graph = self.graph
+        near = (
+            one
+            for operand in graph.inputs_of(op)
+            for reader in graph.consumers.get(operand, ())
+            if graph.ops[reader].type in _WITH_OPERANDS
+            for one in graph.inputs_of(reader)
+            if self.size_of(one)[1] == size
+        )
+        return next(near, f"{forward_of(op)}:0")
+
+    def size_in_other_order(self, product: str) -> float:
+        """Return the bytes of B @ C, if a product is A @ B and is read by (A @ B) @ C.
+
+        From the sizes: each of the axes of B @ C is in two of A, B, C and the result, and the axes of
+        A @ B too.
+        """
+        size = self.size_of(product)[1]
+        made_of = math.prod(self.sizes_read(split_tensor(product)[0])[:2]) / size
+        results = (
+            made_of * math.prod(self.sizes_read(one)[:2]) * self.size_of(f"{one}:0")[1]
+            for one in self.readers_of(product)
+            if not is_in_gradient_scope(one)
+        )
+        return math.sqrt(max(results, default=math.inf)) / size
+
     def readers_of(self, tensor: str) -> list[str]:
         """Return the ops that read a tensor, also in another shape."""
         found = []
@@ -358,6 +404,7 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     every = find_large(analysis)
     large = every[(every["tensor"] != "") & (every["op_type"] != "")]
     reported: set[str] = set()
+    seen: list[tuple[EvidenceRow, ...]] = []
 
     is_looped = large["op"].str.contains(_LOOPED, regex=False)
     if is_looped.any():
@@ -384,7 +431,8 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
         sizes.add(size)
         finding = finding or _find_flow(analysis, row, tensors)
-        if finding is not None:
+        if finding is not None and finding.evidence not in seen:
+            seen.append(finding.evidence)  # a gradient has those of its tensor
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
             reported |= tensors.flow_around(row["tensor"])[0]
             if finding.id == "attention-scores":
@@ -700,6 +748,9 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
 
     Another elementwise op has an operand of the result's size.
     """
+    if analysis.recording.structure is not None:
+        return
+
     rows = analysis.rows
     large = find_large(analysis)
     results = large[(large["tensor"] == "") & large["op"].isin(_ELEMENTWISE)]
@@ -810,6 +861,15 @@ def _find_expanded(
         is_scratch &= analysis.rows["tensor"] == ""
         gone = pd.concat([gone, analysis.rows[is_scratch]])
 
+    if kind == _JOINED:
+        rows = analysis.rows
+        rows = rows[rows["requested_bytes"].isin(tensors.sizes_read(maker["op"]))]
+        parts = {op for op in rows["op"] if size in tensors.sizes_read(op)}
+        is_gradient = rows["category"] == "gradient"
+        is_part = is_gradient & rows["op"].isin(parts)
+        is_part |= ~is_gradient & rows["op_type"].isin(_COPYING)
+        gone = pd.concat([gone, rows[is_part]])
+
     title = _with_size_and_line(title, maker, tensors)
     finding = report_rows(analysis, "small-copied", title, detail, gone)
     if kind == _PATCHES and analysis.recording.device.kind == "gpu":
@@ -820,6 +880,9 @@ def _find_expanded(
 def _bytes_given(maker: dict[str, Any], tensors: Tensors) -> int:
     """Return the bytes of the input that an op expands."""
     inputs = tensors.graph.inputs_of(maker["op"])
+    if maker["op_type"] == _JOINED:
+        return sum(tensors.source_of(one)[1] for one in inputs)
+
     inputs = inputs if maker["op_type"] == "OneHot" else inputs[:1]
     return max((tensors.size_of(one)[1] for one in inputs), default=0)
 
@@ -836,6 +899,8 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
         return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
     if kind == "Cast":  # a product needs the wide type itself
         return bool(readers) and readers <= _ELEMENTWISE
+    if kind == _JOINED:
+        return readers <= {*MATRICES}
     if any(map(_NEEDS_COPIES.search, readers)):
         return False
     if kind in LOOKUPS:
@@ -880,12 +945,16 @@ def _find_vectorized(
     rows = analysis.rows
     looped = rows[rows["op"].astype(str).str.contains(_LOOPED, regex=False)]
 
+    # Results of the loop, and tensors made of them.
     alive = analysis.alive
-    is_looped = alive.index.isin(looped.index)
-    outside = alive.loc[~is_looped, "requested_bytes"].max()
+    made = large["requested_bytes"]
+    start = analysis.at_peak(looped)["born"].min()
+    is_before = alive["born"] < start
+    is_made = alive["requested_bytes"].isin(set(made)) & ~is_before
+    is_looped = alive.index.isin(looped.index) | is_made
 
     # A map over the examples of a batch makes nothing larger than the batch.
-    if large["requested_bytes"].max() < TIMES * outside:
+    if made.max() < TIMES * alive.loc[is_before, "requested_bytes"].max():
         return
 
     words = (
@@ -901,7 +970,7 @@ def _find_vectorized(
     graph = tensors.graph
     every = tensors.rows  # weights are small
     shapes = every.loc[every["category"] == "parameter", "shape"].unique()
-    ends = tuple(f",{shape[1:]}" for shape in shapes)
+    ends = tuple(f",{shape[1:]}" for shape in shapes if "," in shape)
     kept = [
         tensors.size_of(f"{op}:0")
         for op in graph.ops
@@ -909,7 +978,9 @@ def _find_vectorized(
         and any(_LOOPED not in one for one in graph.consumers.get(f"{op}:0", ()))
     ]
     results = sum(size for shape, size in kept if shape.endswith(ends))
-    saves = saved_without_rows(analysis, looped) - 2 * results
+    is_gone = rows.index.isin(looped.index)
+    is_gone |= rows["requested_bytes"].isin(set(made)) & (rows["born"] >= start)
+    saves = saved_without_rows(analysis, rows[is_gone]) - 2 * results
 
     yield report_share(
         analysis,
@@ -933,18 +1004,20 @@ def _find_flow(
     """
     start = row["tensor"]
     is_product = row["op_type"] in _PRODUCTS
-    if is_in_gradient_scope(row["op"]) and not is_product:
-        start = f"{forward_of(row['op'])}:0"
+    size = row["requested_bytes"]
+    flow, ends = tensors.flow_around(start)
+    is_summed = is_product and bool(ends) and ends <= _SUMS
+    if is_in_gradient_scope(row["op"]) and not is_summed:
+        start = tensors.forward_tensor(row["op"], size)
+        flow, ends = tensors.flow_around(start)
 
     rows = analysis.rows
-    flow, ends = tensors.flow_around(start)
     is_read = rows["tensor"].isin(flow)
     if not flow or not is_read.any():
         return None
 
     first = rows[is_read].sort_values(["born", "tensor"]).iloc[0].to_dict()
     makers = {op.type for one in flow if (op := tensors.graph.maker_of(one))}
-    size = row["requested_bytes"]
     is_read |= ~rows["category"].isin(PERSISTENT) & (rows["requested_bytes"] == size)
     gone = rows[is_read]
     share = 1.0
@@ -967,9 +1040,13 @@ def _find_flow(
     elif "Softmax" in makers:
         name, words, detail, share = "attention-scores", *_SCORES
         is_found = ends <= {*MATRICES} and is_most(analysis, analysis.at_peak(gone))
-    elif is_product and ends <= _SUMS:
+    elif is_summed:
         name, words, detail = "reduced-at-once", *_SUM_OF_PRODUCTS
-        is_found = bool(ends) and ends <= {"Sum", "Mean"}
+        is_found = ends <= {"Sum", "Mean"}
+    elif makers | ends <= {*MATRICES}:
+        name, words, detail = "product-order", *_OTHER_ORDER
+        share = 1 - tensors.size_in_other_order(start) / size
+        is_found = share >= 1 - 1 / TIMES
     else:
         name, words, detail = "part-read", *_PART
         is_found = ends <= _PARTS | _SUMS

@@ -22,11 +22,8 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     alive = analysis.alive
     graph = tensors.graph
     kernels = alive[(alive["variable"] != "") & (alive["layer"] != "")]
-    inputs = {*analysis.rows.loc[analysis.rows["category"] == "input", "shape"]}
 
     for kernel in kernels.nlargest(1, "requested_bytes").to_dict("records"):
-        same = analysis.of_size(kernel["requested_bytes"])
-        at_peak = analysis.at_peak(same)
         flattened = [
             tensors.size_of(maker.inputs[0])[0]
             for op, layer in graph.layers.items()
@@ -35,7 +32,14 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             if (maker := graph.maker_of(one)) and maker.type == "Reshape"
         ]
         images = [one for one in flattened if one.count(",") >= _IMAGE_RANK - 1]
-        if not {*images} - inputs or not is_most(analysis, at_peak):
+        if not images:
+            return
+
+        same = analysis.of_size(kernel["requested_bytes"])
+        at_peak = analysis.at_peak(same)
+        rows = analysis.rows
+        inputs = rows.loc[rows["category"] == "input", "shape"]
+        if {*images} <= {*inputs} or not is_most(analysis, at_peak):
             return
 
         yield report_rows(
@@ -55,6 +59,9 @@ def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     rows = analysis.rows
     ops = tensors.graph.ops.values()
     losses = [op.name for op in ops if op.type == "SoftmaxCrossEntropyWithLogits"]
+    if not losses:
+        return
+
     sizes = {size for loss in losses for size in tensors.sizes_read(loss)}
     is_scratch = rows["op"].isin(losses) & (rows["tensor"] == "")
 

@@ -153,8 +153,11 @@ def find_batch(analysis: Analysis) -> int:
 
 
 def _sum_by_first_axis(rows: pd.DataFrame) -> pd.Series:
-    """Return the requested bytes of tensors by the length of their first axis, as text."""
-    first = rows["shape"].astype(str).str.extract(r"^\[(\d+)", expand=False)
+    """Return the requested bytes of tensors by the length of their first axis, as text.
+
+    A single axis is no batch: cuDNN's reserved space is a vector.
+    """
+    first = rows["shape"].astype(str).str.extract(r"^\[(\d+),", expand=False)
     return rows["requested_bytes"].groupby(first).sum()
 
 
@@ -268,6 +271,9 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
 
     ops = graph.ops.values()
     gathers = {graph.layers[op.name] for op in ops if op.type in LOOKUPS} - {""}
+    if not gathers:
+        return
+
     is_table = rows["layer"].isin(gathers) & (rows["variable"] != "")
     tables = rows[is_table & (rows["category"] == Category.PARAMETER)]
     is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))

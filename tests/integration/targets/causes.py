@@ -340,6 +340,33 @@ def last_mended():
     return last(lambda x, table: x[:1] @ table)
 
 
+def ordered(multiply=lambda a, b, c: (a @ b) @ c):
+    return scaled(lambda weights, x: multiply(x, tf.transpose(weights), x))
+
+
+def ordered_mended():
+    return ordered(lambda a, b, c: a @ (b @ c))
+
+
+def joined(copy=True):
+    """Return a step that multiplies each pair of rows with one kernel, joined or apart."""
+
+    def score(weights, x):
+        rows, kernel = x[:256] * weights[128:384], weights[:128, :1]
+        left, right = rows[:, None], rows[None]
+        if copy:
+            pairs = tf.tile(left, [1, 256, 1]), tf.tile(right, [256, 1, 1])
+            return tf.tensordot(tf.concat(pairs, -1), kernel, 1)
+        parts = tf.split(kernel, 2)
+        return tf.tensordot(left, parts[0], 1) + tf.tensordot(right, parts[1], 1)
+
+    return scaled(score)
+
+
+def joined_mended():
+    return joined(False)
+
+
 def chosen(late=False):
     """Return a step that multiplies each row with one of four matrices, chosen before or after."""
 
