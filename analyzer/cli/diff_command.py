@@ -101,7 +101,7 @@ def _find_difference(
 ) -> Diff:
     """Return the difference between two runs, two environments, or the commits of a range."""
     batch_size, gpu = step
-    given = step_options(batch_size, "", None, gpu)
+    given = step_options(batch_size, "", gpu)
 
     if b is None and pythons is not None and len(pythons) == 2:
         from analyzer.session.other_versions import compare_environments

@@ -43,8 +43,9 @@ def with_uses(
 ) -> pd.DataFrame:
     """Return buffers with their columns of ``NO_USE`` filled in.
 
-    They are the consumer that runs last, its op type, and the op type that copied an input of the step
-    into the buffer. ``step`` is None for the whole trace.
+    They are the consumer that runs last, of those that begin before the buffer is freed, its op type,
+    and the op type that copied an input of the step into the buffer. ``step`` is None for the whole
+    trace.
     """
     structure = recording.structure
     sharing = recording.sharing
@@ -56,15 +57,19 @@ def with_uses(
     if step is not None and step.start_ps is not None and step.end_ps is not None:
         op_runs = op_runs[op_runs["start_ps"].between(step.start_ps, step.end_ps)]
 
-    last_ends = op_runs.groupby("op", observed=True)["end_ps"].max()
-    ends = dict(zip(last_ends.index, last_ends.astype("int64").tolist(), strict=True))
+    runs = op_runs.groupby("op", observed=True)
+    ends = runs["end_ps"].max().to_dict()
+    starts = runs["start_ps"].min().to_dict()
     order = {name: number for number, name in enumerate(structure.ops)}
     copies = find_copies_of_inputs(structure)
 
     uses = []
 
-    for tensor in rows["tensor"].astype(str):
-        names = list(sharing.consumers(tensor)) if tensor else []
+    tensors = rows["tensor"].astype(str)
+
+    for tensor, dies_ps in zip(tensors, rows["dies_ps"].fillna(1 << 62), strict=True):
+        readers = sharing.consumers(tensor) if tensor else ()
+        names = [name for name in readers if starts.get(name, 0) <= dies_ps]
         if not names:
             uses.append(tuple(NO_USE.values()))
             continue
@@ -182,7 +187,7 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
     if category == Category.INPUT:
         if role.startswith("batch"):
             return "a batch of the data set"
-        if int(row["dies"]) >= end and pd.isna(row["step"]):
+        if int(row["born"]) < first:
             return "an input that the program holds"
 
         return "an input, until its step returns"

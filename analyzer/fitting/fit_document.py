@@ -54,7 +54,7 @@ def _suggest_next(answer: FitAnswer) -> str:
     """Return the command that tries remedies, or that runs the safe batch if they were tried."""
 
     def repeat(batch_size: int | None, card: str = answer.card) -> list[str]:
-        return step_options(batch_size, answer.mode, answer.jit, card, answer.options)
+        return step_options(batch_size, answer.mode, card, answer.options)
 
     command = "trace"
     size = answer.safe or 1

@@ -22,8 +22,6 @@ from analyzer.report.render.sections import ColumnKind, Item, Table, TableColumn
 # Kinds of targets that no command captures again with the same step; ``live`` is the user's process.
 _NOT_REPEATABLE = ("", "live", TargetKind.SCRIPT, TargetKind.TRACE)
 
-MOST_EVIDENCE = 20  # rows of a finding on a page
-
 # Share of the limit below which a remedy is not worth showing.
 _LEAST_RATIO = 0.01
 
@@ -87,7 +85,7 @@ def repeat_command(report: ReportFile, command: str, *options: str) -> str:
     is_open = step.own or command == "fit"  # which varies the batch
     batch_size = None if is_open else step.batch_size
     mode = "" if step.own else step.mode
-    same = step_options(batch_size, mode, step.jit, card, step.options)
+    same = step_options(batch_size, mode, card, step.options)
 
     return shlex.join(("analyze", command, target.text, *same, *limit, *options))
 
@@ -95,7 +93,6 @@ def repeat_command(report: ReportFile, command: str, *options: str) -> str:
 def step_options(
     batch_size: int | None,
     mode: str,
-    jit: bool | None,
     card: str,
     given: Sequence[str] = (),
 ) -> list[str]:
@@ -108,8 +105,6 @@ def step_options(
         options += ["--mode", mode]
     if card:
         options += ["--gpu", card]
-    if jit is False and card and "--no-jit" not in given:
-        options.append("--no-jit")
 
     return [*options, *given]
 
@@ -266,7 +261,7 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
     is_fixed = remedy == "half-batch" and report.step.own
     is_open = remedy and not is_fixed
     check = repeat_command(report, "estimate", *options) if is_open else ""
-    gain = "its saving was not computed" if action and code else ""
+    gain = ""
 
     if finding.saves_bytes:
         word = "at most" if finding.id == "workspace" else "about"
@@ -286,7 +281,7 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
 
 
 def _evidence_table(finding: Finding) -> Table | None:
-    rows = finding.evidence[:MOST_EVIDENCE]
+    rows = finding.evidence
     if not rows:
         return None
 
@@ -307,7 +302,4 @@ def _evidence_table(finding: Finding) -> Table | None:
         columns.append(TableColumn(name, kind))
         cells.append(values)
 
-    left = len(finding.evidence) - len(rows)
-    more = f"{left} more rows are in the JSON" if left else ""
-
-    return Table(tuple(columns), tuple(zip(*cells, strict=True)), more)
+    return Table(tuple(columns), tuple(zip(*cells, strict=True)))

@@ -23,7 +23,6 @@ from analyzer.report.actions import find_action, suggest_next
 from analyzer.report.render.sections import Tone
 
 _LONGEST_ERROR = 300  # characters
-_MOST_PARTS = 3  # of an op's name
 
 LABELS = read_table("report/labels.toml", dict[str, dict[str, str]])
 CATEGORY_LABELS = LABELS["category"]
@@ -168,13 +167,10 @@ def _number_line(report: ReportFile) -> str:
         ever = report.peak_ever
         shown = report.peak.allocated_bytes
         most = ever.since_start_bytes or shown if ever is not None else shown
-        own = format_bytes(most)
-        place = "" if own == format_bytes(shown) else " (outside the step shown)"
-
         if program.process_peak_bytes > most:
             return (
                 f"The process takes up to {format_bytes(program.process_peak_bytes)}: "
-                f"{own} allocated for tensors{place}, libraries and data the rest."
+                f"at most {format_bytes(most)} allocated for tensors, libraries and data the rest."
             )
 
     if need is None:
@@ -378,34 +374,20 @@ def list_details(report: ReportFile) -> Iterator[str]:
 def _place_words(report: ReportFile) -> str:
     """Return the peaks, and the phase, op, layer and line of the requested one."""
     peak = report.peak
-    subject = "The peak"
-    place = f" by {_shorten(peak.op)}" if peak.op else ""
-
-    is_outside = peak.step is None and report.program is None and bool(report.steps)
-    if is_outside and report.peak_ever is not None:
-        subject += f", {report.peak_ever.phase},"
+    place = f", reached by {peak.op}" if peak.op else ""
 
     layer = f"layer {peak.layer}" if peak.layer else ""
     about = ", ".join(filter(None, (layer, peak.source)))
     if about:
         place += f" ({about})"
 
-    place = f", reached{place}" if place else ""
     allocated = f"{format_bytes(peak.allocated_bytes)} allocated"
     if report.device.kind == "tpu":
-        return f"{subject} is {allocated}{place}."
+        return f"The peak is {allocated}{place}."
 
     requested = format_bytes(peak.requested_bytes)
 
-    return f"{subject} is {requested} requested{place}; {allocated}."
-
-
-def _shorten(op: str) -> str:
-    """Return the last parts of an op's name."""
-    parts = op.split("/")
-    start = ["…"] if len(parts) > _MOST_PARTS else []
-
-    return "/".join(start + parts[-_MOST_PARTS:])
+    return f"The peak is {requested} requested{place}; {allocated}."
 
 
 def _card_words(cards: Sequence[CardUse]) -> str:

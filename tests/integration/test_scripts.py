@@ -308,6 +308,16 @@ def test_variables_that_sparse_updates_and_assignments_move_are_found(
 
 
 @pytest.mark.slow
+def test_examples_of_a_loop_and_variables_with_lookups_are_found(
+    tmp_path: Path,
+) -> None:
+    _, report = run(tmp_path, "eager_lookup.py")
+    sizes = report["categories_at_peak"]
+    assert sizes["parameter"] == 4 * 64 * (6000 + 2000)
+    assert sizes["unattributed"] < 1024
+
+
+@pytest.mark.slow
 @NEEDS_CARDS
 def test_fit_reads_no_unknown_value(tmp_path: Path) -> None:
     _, report = run(tmp_path, "fit_array.py", "--gpu", "t4")

@@ -156,6 +156,7 @@ _EXPANDING = {
 _NEEDS_COPIES = re.compile("Conv|Pool|Tile")  # in the type of a reader
 _COPYING = ("OneHot", "Tile", "BroadcastTo", "Cast")
 _PAIRING = {*_ELEMENTWISE, *_COPYING}  # types whose results or readers pair operands
+_LONG_AXIS = re.compile(r"\b(?!1\b)\d+")
 _LAST_AXIS = r",(\d+)\]$"
 LOOKUPS = ("GatherV2", "ResourceGather")
 _WITH_GRADIENT = (*MATRICES, *LOOKUPS)  # whose gradients are new tensors
@@ -816,7 +817,10 @@ def _pair_of(op: str, size: int, tensors: Tensors) -> tuple[str, ...]:
     if size > known[0] * known[1]:  # a repeated scalar
         return ()
 
-    return tuple(shape for shape, _ in operands)
+    shapes = tuple(shape for shape, _ in operands)
+    fewer, more = sorted(len(_LONG_AXIS.findall(shape)) for shape in shapes)
+
+    return () if fewer == 1 < more else shapes  # as a normalization's scale
 
 
 def _find_expanded(

@@ -108,8 +108,8 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     peak = analysis.peak.requested_bytes
 
     batch = find_batch(analysis)
-    is_temporary = alive["category"] == Category.TEMPORARY
-    unknown = _sum_of(alive[is_temporary & (alive["shape"] == "")])
+    if _is_paired(analysis, batch):
+        return
 
     rows = analysis.rows
     is_own = rows["born"].between(analysis.first, analysis.last)
@@ -129,11 +129,20 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         severity=analysis.rate(saves),
         title=f"{format_bytes(growing)} of tensors grow with the batch size "
         f"({growing / peak:.0%} of the peak)",
-        detail=f"{format_bytes(unknown)} of temporaries of unknown shape are not counted."
-        if unknown > LOW * peak
-        else "",
+        detail="",
         saves_bytes=saves,
     )
+
+
+def _is_paired(analysis: Analysis, batch: int) -> bool:
+    """Say whether a tensor that is no input, such as a graph's adjacency, pairs the examples."""
+    structure = analysis.recording.structure
+    shapes = analysis.rows.loc[analysis.rows["category"] == Category.INPUT, "shape"]
+    pair = f"[{batch},{batch}]"
+    ops = structure.ops.values() if structure is not None else ()
+    given = {one.shape_text for op in ops if op.type == "_Arg" for one in op.outputs}
+
+    return pair in given.difference(shapes)
 
 
 def find_batch(analysis: Analysis) -> int:

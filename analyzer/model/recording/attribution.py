@@ -83,6 +83,8 @@ _HOST_CONSTANT = "_EagerConst"
 # ``CopyToDeviceNode`` requests a ``dynamic`` region before the eager op that reads the copy.
 _COPY_FROM_HOST_ROLE = "copied from the host"
 
+_ELEMENT_ROLE = "element of a tensor list"
+
 # Region -> role of a convolution's buffer on a card that holds no output.
 _COPY_ROLES = {"temp": COPY_ROLE, "output": DROPPED_ROLE}
 
@@ -224,8 +226,12 @@ class _Values:
             return Category.GRADIENT, self._reduced[tensor]
 
         if not tensor or is_unread:
-            scratch = _describe_scratch(op, structure.phases[op.name])
-            return Category.TEMPORARY, scratch
+            phase = structure.phases[op.name]
+            if not op.type.startswith("TensorList"):
+                return Category.TEMPORARY, f"{phase} scratch"
+
+            is_kept = is_alive and phase is Phase.FORWARD and is_float(dtype)
+            return Category.ACTIVATION if is_kept else Category.TEMPORARY, _ELEMENT_ROLE
 
         return self._describe_output(op, tensor, dtype, region, is_alive=is_alive)
 
@@ -311,11 +317,6 @@ class _Values:
             is_alive=is_alive and of_floats and not readers,
             is_activation=is_activation,
         )
-
-
-def _describe_scratch(op: Op, phase: Phase) -> str:
-    is_list = op.type.startswith("TensorList")
-    return "element of a tensor list" if is_list else f"{phase} scratch"
 
 
 def match_output(
@@ -554,7 +555,7 @@ def _is_folded(allocations: pd.DataFrame) -> Mask:
     An eager op, which has no run either, has its type as name, such as ``AddV2``.
     """
     op = allocations["op"]
-    before_run = op.str.match("[a-z]|.*/") & (allocations["run_id"] == 0)
+    before_run = op.str.match("[a-z][^:]*$|.*/") & (allocations["run_id"] == 0)
     found: Mask = (op.str.contains(FOLDED) | before_run).to_numpy()
 
     return found

@@ -7,6 +7,7 @@ snapshot after it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +51,7 @@ from analyzer.model.recording.records import (
 from analyzer.model.recording.timeline import HOST_ALLOCATORS, is_tpu
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
-from analyzer.tracing.parse.event_columns import STACK
+from analyzer.tracing.parse.event_columns import FUNCTION_SPAN, STACK
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
 
@@ -89,13 +90,9 @@ def attribute(
             labels.set(row, kind[0], role=kind[1])
 
     # Buffers that were requested on a thread that marked steps.
-    marked = np.isin(
-        raw.events["thread"].to_numpy(),
-        [mark.thread for mark in raw.step_markers],
-    )
-
-    by_python = np.append(marked, False)
-    python = by_python[table["born"].to_numpy()]
+    marking = [mark.thread for mark in raw.step_markers]
+    marked = np.append(raw.events["thread"].isin(marking), False)
+    python = marked[table["born"].to_numpy()]
     sharing = None
 
     if structure is not None:
@@ -103,7 +100,8 @@ def attribute(
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
         _label_by_graph(labels, table, structure, sharing, tensors, infer=infer)
         _label_batches(labels, table, structure)
-        _label_pipeline(labels, table, raw, structure, by_python, python)
+
+    _label_pipeline(labels, table, raw, structure)
 
     if not note.is_captured:
         _label_left(labels, table, len(raw.events))
@@ -356,9 +354,6 @@ def _label_batches(
             example = TensorSpec(spec.dtype, spec.shape[1:])
             batches.setdefault((spec.dtype, example.shape_text), "")
 
-    if not batches:
-        return
-
     columns = (allocations[name].astype(object) for name in ("op", "dtype", "shape"))
 
     for row, (name, dtype, shape) in enumerate(zip(*columns, strict=True)):
@@ -388,48 +383,34 @@ def _label_pipeline(
     labels: Labels,
     table: pd.DataFrame,
     raw: RawTrace,
-    structure: GraphIndex,
-    by_python: Mask,
-    from_python: Mask,
+    structure: GraphIndex | None,
 ) -> None:
-    """Label requests without an op on the threads of a data pipeline, which run no op of the step.
+    """Label requests without an op's name that a data set makes.
 
-    A Python generator gives NumPy arrays, which ``PyFunc`` copies if they are not aligned. A thread that
-    names no op belongs to an iterator if Python frees its buffers, as a loop does with a batch, unless
-    XLA ran, whose results have no names.
-    ``by_python`` tells the events of Python's threads, ``from_python`` the buffers born in one.
+    They are made in a call of an iterator, except by the functions that it calls, or on a thread that
+    runs no op of the step: a call that maps and batches returns before its threads request the batch.
     """
-    runs = raw.op_runs
-    pipeline = set(runs["thread"])
+    calls = raw.pipeline_runs
+    is_function = calls["op"] == FUNCTION_SPAN
+    is_made = _find_inside(raw.events, calls[~is_function])
+    is_made &= ~_find_inside(raw.events, calls[is_function])
 
-    # Only requests have the function's prefix.
-    for used in (runs, raw.events):
-        pipeline -= set(used.loc[used["op"].isin(structure.ops), "thread"])
+    specs = []
+    if structure is not None:
+        specs = [one for one in _find_batches(structure) if len(one[1].shape or ()) > 1]
+        pipeline = set(raw.op_runs["thread"]) - {one.thread for one in raw.step_markers}
 
-    threads = np.append(raw.events["thread"].to_numpy(), -1)
-    born_on = threads[table["born"].to_numpy()]
+        # Only requests have the function's prefix.
+        for used in (raw.op_runs, raw.events):
+            pipeline -= set(used.loc[used["op"].isin(structure.ops), "thread"])
 
-    is_nameless = table["op"].astype(str) == ""
-    is_unnamed = (is_nameless & (table["born"] >= 0)).to_numpy()
-    is_passed_on = by_python[table["dies"].to_numpy()] & is_unnamed & ~from_python
+        is_made |= raw.events["thread"].isin(pipeline).to_numpy()
 
-    if not raw.ran_xla:
-        pipeline |= set(born_on[is_passed_on]) - set(born_on[~is_unnamed])
-
-    is_on_host = table["allocator"].isin(list(HOST_ALLOCATORS)).to_numpy(bool)
-    by_pipeline = np.isin(born_on, list(pipeline)) & is_on_host
-
-    specs = [one for one in _find_batches(structure) if len(one[1].shape or ()) > 1]
     sizes = table["requested_bytes"]
-
-    # The threads of the step may run the pipeline too, and fetch batches of later steps.
-    if not raw.ran_xla:
-        is_batch = np.isin(labels.role, [BATCH_ROLE, COPIED_BATCH])
-        known = {spec.size_bytes for _, spec in specs} - {None}
-        known |= set(sizes[is_batch & (labels.tensor != "")])
-        by_pipeline |= sizes.isin(known).to_numpy(bool) & is_on_host
-
-    rows = labels.open_rows() & by_pipeline & is_unnamed & ~from_python
+    born = table["born"].to_numpy()
+    is_unnamed = (table["op"].astype(str) == "").to_numpy() & (born >= 0)
+    is_unnamed &= table["allocator"].isin(list(HOST_ALLOCATORS)).to_numpy(bool)
+    rows = labels.open_rows() & is_unnamed & is_made[born]
     labels.fill(rows, Category.INPUT, BATCH_ROLE)
 
     for size in sizes[rows].unique().tolist():
@@ -439,6 +420,20 @@ def _label_pipeline(
             full, tensor = fitting.popitem()
             for row in np.flatnonzero(rows & (sizes == size)).tolist():
                 labels.specs[row], labels.tensor[row] = full, tensor
+
+
+def _find_inside(events: pd.DataFrame, runs: pd.DataFrame) -> Mask:
+    """Return which events lie in one of the runs on their thread, shape ``(n,)``."""
+    time_ps = events["time_ps"].to_numpy()
+    threads = events["thread"].to_numpy()
+    is_inside = np.zeros(len(events), bool)
+
+    for thread, own in runs.groupby("thread"):
+        here = np.flatnonzero(threads == thread)
+        begun = np.searchsorted(np.sort(own["start_ps"]), time_ps[here], side="right")
+        is_inside[here] = begun > np.searchsorted(np.sort(own["end_ps"]), time_ps[here])
+
+    return is_inside
 
 
 class AddressIndex:
@@ -506,23 +501,18 @@ def _add_unread(
     holdings: dict[int, Holding],
     moments: Sequence[int],
 ) -> None:
-    """Add the buffers of variables whose reads are copies, after a sparse update: the only ones left.
+    """Add the buffers of variables whose reads are copies, after a sparse update or a lookup.
 
-    Such a variable is assigned before the steps and keeps its buffer (``EnsureSparseVariableAccess``),
-    but for a dense update, which makes another one.
+    At each snapshot they are the only ones left. Such a variable is assigned before the steps and keeps
+    its buffer (``EnsureSparseVariableAccess``), but for a dense update, which makes another one.
     """
-    if not moments:
-        return
-
     is_assigned = table["op"].str.contains("VariableOp", regex=False)
-    is_older = (table["born"] < moments[0]) & table["step"].isna()
-    lives = (is_older | is_assigned) & (table["dies"] > moments[-1])
-    lives &= ~table.index.isin(list(holdings))
+    is_older = (table["born"] < min(moments, default=0)) & table["step"].isna()
+    may_hold = (is_older | is_assigned) & ~table.index.isin(holdings)
     on_card = ~table["allocator"].isin(list(HOST_ALLOCATORS))
-    if on_card.any():
-        lives &= on_card
+    if (may_hold & on_card).any():
+        may_hold &= on_card
 
-    lives &= table["address"].notna()
     held = {number for _, number, _ in holdings.values()}
     wanted: dict[int | None, list[int]] = {}
 
@@ -531,7 +521,8 @@ def _add_unread(
             size_bytes = tensor_bytes(variable.dtype, variable.shape)
             wanted.setdefault(size_bytes, []).append(number)
 
-    for size_bytes, numbers in wanted.items():
+    for (size_bytes, numbers), moment in product(wanted.items(), moments):
+        lives = may_hold & (table["born"] <= moment) & (moment < table["dies"])
         is_fitting = lives & (table["requested_bytes"] == size_bytes)
         rows = table.index[is_fitting]
         if len(rows) > len(numbers):  # constants of the graph live as long

@@ -9,6 +9,7 @@ operations. Field numbers are of ``xspace``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -262,6 +263,11 @@ COLUMNS = ("", *dict.fromkeys(_STATS.values()))
 _MARK = MARKER_PREFIX.encode()
 _CALL = b"PjitFunction("  # start of the name of a compiled JAX function's call (``pjit.cc``)
 
+# A data set's function, and a call of an iterator, which may be part of a loop in a function
+# (``captured_function.cc``, ``dataset.h``).
+FUNCTION_SPAN = "InstantiatedCapturedFunction::"
+_SPAN = re.compile(f"(?:Reduce)?(Iterator::|{FUNCTION_SPAN})")
+
 MARK = 2
 CALL = 3
 EXECUTOR = 4
@@ -335,8 +341,11 @@ def _find_kind(name: bytes) -> int:
 def split_annotation(text: str) -> tuple[str, str] | None:
     """Return op name and type of an event named ``node:Type``; None for another event.
 
-    Copies between devices have properties behind the type (``node:_Recv#from=...``).
+    Copies between devices have properties behind the type (``node:_Recv#from=...``). A call of an
+    iterator or of its function has no type.
     """
+    if called := _SPAN.match(text):
+        return called[1], ""
     if ":" not in text:
         return None
 

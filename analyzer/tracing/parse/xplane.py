@@ -84,6 +84,8 @@ class RawTrace:
     markers: tuple[Span, ...]
     # On the host: ``op``, ``start_ps``, ``end_ps``, ``thread``, by start
     op_runs: pd.DataFrame
+    # The same for calls of iterators and of their functions
+    pipeline_runs: pd.DataFrame
     # Op -> type, from names of events and annotations of kernels
     op_types: Mapping[str, str]
     # Launches of kernels and copies; see ``KernelColumns.kernels``
@@ -235,6 +237,8 @@ class _Reading:
                 report_stage("reading the trace", read_bytes / self._size_bytes)
 
         base_ps = _find_times(times_ns, filled)
+        runs = self._op_runs(base_ps)
+        is_pipeline = runs["op"].str.endswith("::")
         lost = self._memory.unreadable + self._unnamed
         damage = describe_damage(DamageReason.UNREADABLE_EVENTS, lost)
 
@@ -242,7 +246,8 @@ class _Reading:
             events=self._memory.table(base_ps),
             step_markers=self._sort("steps", base_ps),
             markers=self._sort("marks", base_ps),
-            op_runs=self._op_runs(base_ps),
+            op_runs=runs[~is_pipeline],
+            pipeline_runs=runs[is_pipeline],
             op_types=op_types,
             kernels=self._kernels.kernels(base_ps),
             function_runs=self._kernels.function_runs(base_ps),
