@@ -19,7 +19,7 @@ from analyzer.oom.wordings import OTHER_CAUSES
 
 # An action and its reason by name.
 _ADVICE = read_table("oom/advice.toml", dict[str, tuple[str, str]])
-_CONSTANT_OPS = ("EagerConst", "_EagerConst")
+_CONSTANT_OPS = ("EagerConst", "_EagerConst", "GatherV2")
 _LARGE_BYTES = 64 << 20  # of a tensor that explains a failure by itself
 
 
@@ -75,10 +75,12 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
 
 
 def _is_constant(failure: LoggedFailure) -> bool:
-    """Return whether an array that becomes a constant explains a failure."""
+    """Return whether an array that is copied to the device explains a failure."""
     sizes = [size.size_bytes for size in failure.sizes]
     if failure.asked is not None:
         sizes.append(failure.asked.requested_bytes)
+    elif failure.free is not None:
+        sizes.append(failure.free.low)  # the request was larger
 
     is_large = max(sizes, default=_LARGE_BYTES) >= _LARGE_BYTES
     op = failure.op_type or failure.requested_by
@@ -139,8 +141,8 @@ def _find_smaller_batch(
 
 def find_fit_options(failure: LoggedFailure) -> tuple[str, int | None] | None:
     """Return the card and the limit for ``analyze fit``; None if TensorFlow did not fail on a card."""
-    is_own = not failure.other_cause and not failure.framework
-    if not is_own or not (failure.is_on_card or failure.is_compiled):
+    is_foreign = failure.other_cause or failure.framework
+    if is_foreign or not (failure.is_on_card or failure.is_compiled):
         return None
 
     gpu = look_up_gpu(failure.card_name) if failure.card_name else None

@@ -32,14 +32,6 @@ _HEIGHT = 16  # units of a row
 _STEP = 20  # units from row to row
 _TOP = 4  # units above the first row
 _GAP = 0.6  # units between chunks wider than three units
-_LEGEND = (
-    ("pool-same", "chunks in use of the requested size"),
-    ("pool-used", "other chunks in use"),
-    ("pool-hole", "the largest free chunk"),
-    ("pool-free", "free"),
-    ("pool-request", "the request, below the pool"),
-)
-
 _RECT = Markup(
     '<rect x="{}" y="{}" width="{}" height="{}" class="{}"><title>{}</title></rect>'
 )
@@ -90,7 +82,7 @@ def draw_pool(failure: LoggedFailure) -> Markup | None:
         width=_WIDTH,
         height=2 * _TOP + -(-end // row_bytes) * _STEP,
         marks=Markup("").join(marks),
-        keys=Markup("").join(_KEY.format(*one) for one in _LEGEND),
+        keys=Markup("").join(_KEY.format(*one) for one in NAMES["legend"].items()),
     )
 
 
@@ -181,9 +173,13 @@ def build_sections(
     if left > 0:
         notes.append(f"{left:,} more failures: see the JSON.")
 
+    first = [_first_action(one) for one in document.failures[:1]]
+    if not count:
+        first = [notes.pop(0)] if notes else []
+
     sections.append(Section("", tuple(map(Paragraph, notes))))
 
-    lead = [Paragraph(_first_action(one), "strong") for one in document.failures[:1]]
+    lead = [Paragraph(text, "strong") for text in first]
     command = document.next_command or ""
     unknown = [text for name, text in NAMES["placeholders"].items() if name in command]
 
