@@ -30,6 +30,7 @@ def find_advice(
 ) -> Iterator[OomAdvice]:
     """Yield the advice, the most direct first."""
     words["batch"] = batch = find_batch(failure)
+    words["less"] = ("smaller", "single", "smaller_batch")[min(batch, 2)]
     words["most"], words["place"] = _find_smaller_batch(failure, cause, batch)
 
     for name in _choose(failure, cause, words):
@@ -64,7 +65,12 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
     if cause in _ADVICE:
         yield cause
     elif cause == Cause.FRAGMENTED and failure.free is not None:
-        yield from _choose_for_fragments(failure)
+        if failure.is_on_card:
+            yield "async"
+        if len(failure.regions) > 1 and not failure.is_on_host:  # its pools always grow
+            yield "growth"
+
+        yield "shapes"
     elif cause == Cause.DRIVER_REFUSED:
         yield "pinned" if failure.is_pinned else "refused"
     else:
@@ -97,29 +103,19 @@ def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
     if failure.asked is not None and failure.asked.high_bytes < _LARGE_BYTES:
         yield "small_request"
 
-    yield "smaller_batch" if words["batch"] else "smaller"
-
-
-def _choose_for_fragments(failure: LoggedFailure) -> Iterator[str]:
-    if failure.is_on_card:
-        yield "async"
-    if len(failure.regions) > 1 and not failure.is_on_host:  # its pools always grow
-        yield "growth"
-
-    yield "shapes"
+    yield words["less"]
 
 
 def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     """Yield advice for a request that is too large, or whose cause is unknown."""
-    if is_weight(failure):
+    if failure.is_pinned:
+        yield from ("pinned", "pinned_limit")
+    elif is_weight(failure):
         yield "weight"
     elif 0 < words["most"] < words["batch"]:
         yield "known_batch"
     else:
-        yield "smaller_batch" if words["batch"] else "smaller"
-
-    if failure.is_pinned:
-        yield "pinned_limit"
+        yield words["less"]
 
 
 def _find_smaller_batch(
@@ -180,11 +176,11 @@ def write_fit_command(failure: LoggedFailure) -> str | None:
     gpu, limit_bytes = options
     batch = find_batch(failure)
 
-    limit = ""
-    if limit_bytes:
-        limit = f" --limit {_write_limit(limit_bytes)}"
+    if failure.has_tiny_limit:
+        limit_bytes = 0  # what others left
 
-    size = f" --batch-size {batch}" if batch else ""
+    limit = f" --limit {_write_limit(limit_bytes)}" if limit_bytes else ""
+    size = f" --batch-size {batch}" if batch > 1 else ""
 
     return f"analyze fit TARGET --gpu {gpu or 'CARD'}{limit}{size}"
 

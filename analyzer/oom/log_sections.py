@@ -91,14 +91,8 @@ def _merge_small(
     tiny_bytes: int,
 ) -> Iterator[tuple[int, str, str]]:
     """Yield size, look and title of each chunk; small neighbours become one."""
-    asked_bytes = 0
-    hole_bytes = 0
-
-    if failure.asked is not None:
-        asked_bytes = failure.asked.rounded_bytes
-    if failure.largest_hole is not None:
-        hole_bytes = failure.largest_hole.low
-
+    asked_bytes = failure.asked.rounded_bytes if failure.asked else 0
+    hole_bytes = failure.largest_hole.low if failure.largest_hole else 0
     chunks = sorted(failure.chunks)
 
     for is_tiny, group in groupby(chunks, lambda chunk: chunk[1] < tiny_bytes):
@@ -271,19 +265,13 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
         shown = _write_exact(size.low, size.high)
         yield "request", f"{size} ({shown} bytes, from {asked.basis})"
 
-    shape = failure.shape and f"{list(failure.shape)} {failure.dtype or ''}".strip()
-    facts = {
-        "shape": shape,
-        "op": failure.op,
-        "type": failure.op_type if failure.op_type != failure.op else None,
-        "allocator": failure.allocator,
-        "device": failure.device,
-        "source": failure.source,
-    }
+    if failure.shape:
+        yield "shape", f"{list(failure.shape)} {failure.dtype or ''}".strip()
 
-    for name, text in facts.items():
-        if text:
-            yield name, text
+    for name, label in NAMES["facts"].items():
+        text = getattr(failure, name)
+        if text and (name == "op" or text != failure.op):
+            yield label, text
 
     if card is not None and card.total_bytes:
         source = " according to the catalogue" if card.is_from_catalogue else ""
