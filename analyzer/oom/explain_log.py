@@ -284,6 +284,12 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
 
 
 def _write_notes(log: Log) -> Iterator[str]:
+    if log.refusals and not log.failures:
+        yield (
+            "Stop other processes on the card (nvidia-smi or rocm-smi lists them); for pinned memory, "
+            "hold less host memory. TensorFlow first tries smaller regions, so the run may go on."
+        )
+
     failed = {one.allocator for one in log.failures}
 
     for allocator, (count, largest) in log.tolerated.items():
@@ -297,12 +303,6 @@ def _write_notes(log: Log) -> Iterator[str]:
         yield (
             f"TensorFlow asked for {format_bytes(log.large_allocation)} of host memory at once, "
             "a tenth or more of what was free: a warning, not by itself a failure."
-        )
-
-    if log.refusals and not log.failures:
-        yield (
-            "Stop other processes on the card (nvidia-smi or rocm-smi lists them); for pinned memory, "
-            "hold less host memory. TensorFlow first tries smaller regions, so the run may go on."
         )
 
     if not (log.failures or log.tolerated or log.refusals or log.other_error):
