@@ -18,7 +18,7 @@ from analyzer.oom.wordings import OTHER_CAUSES
 
 # An action and its reason by name.
 _ADVICE = read_table("oom/advice.toml", dict[str, tuple[str, str]])
-_CONSTANT_OPS = ("EagerConst", "_EagerConst")
+_CONSTANT_OPS = ("EagerConst", "_EagerConst", "GatherV2")
 _LARGE_BYTES = 64 << 20  # of a tensor that explains a failure by itself
 
 
@@ -29,6 +29,7 @@ def find_advice(
 ) -> Iterator[OomAdvice]:
     """Yield the advice, the most direct first."""
     words["batch"] = batch = find_batch(failure)
+    words["less"] = ("smaller", "single", "smaller_batch")[min(batch, 2)]
     words["most"], words["place"] = _find_smaller_batch(failure, cause, batch)
 
     for name in _choose(failure, cause, words):
@@ -63,7 +64,12 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
     if cause in _ADVICE:
         yield cause
     elif cause == Cause.FRAGMENTED and failure.free is not None:
-        yield from _choose_for_fragments(failure)
+        if failure.is_on_card:
+            yield "async"
+        if len(failure.regions) > 1 and not failure.is_on_host:  # its pools always grow
+            yield "growth"
+
+        yield "shapes"
     elif cause == Cause.DRIVER_REFUSED:
         yield "pinned" if failure.is_pinned else "refused"
     else:
@@ -74,10 +80,12 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
 
 
 def _is_constant(failure: LoggedFailure) -> bool:
-    """Return whether an array that becomes a constant explains a failure."""
+    """Return whether an array that is copied to the device explains a failure."""
     sizes = [size.size_bytes for size in failure.sizes]
     if failure.asked is not None:
         sizes.append(failure.asked.requested_bytes)
+    elif failure.free is not None:
+        sizes.append(failure.free.low)  # the request was larger
 
     is_large = max(sizes, default=_LARGE_BYTES) >= _LARGE_BYTES
     op = failure.op_type or failure.requested_by
@@ -94,29 +102,19 @@ def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
     if failure.asked is not None and failure.asked.high_bytes < _LARGE_BYTES:
         yield "small_request"
 
-    yield "smaller_batch" if words["batch"] else "smaller"
-
-
-def _choose_for_fragments(failure: LoggedFailure) -> Iterator[str]:
-    if failure.is_on_card:
-        yield "async"
-    if len(failure.regions) > 1 and not failure.is_on_host:  # its pools always grow
-        yield "growth"
-
-    yield "shapes"
+    yield words["less"]
 
 
 def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     """Yield advice for a request that is too large, or whose cause is unknown."""
-    if is_weight(failure):
+    if failure.is_pinned:
+        yield from ("pinned", "pinned_limit")
+    elif is_weight(failure):
         yield "weight"
     elif 0 < words["most"] < words["batch"]:
         yield "known_batch"
     else:
-        yield "smaller_batch" if words["batch"] else "smaller"
-
-    if failure.is_pinned:
-        yield "pinned_limit"
+        yield words["less"]
 
 
 def _find_smaller_batch(
@@ -138,8 +136,8 @@ def _find_smaller_batch(
 
 def find_fit_options(failure: LoggedFailure) -> tuple[str, int | None] | None:
     """Return the card and the limit for ``analyze fit``; None if TensorFlow did not fail on a card."""
-    is_own = not failure.other_cause and not failure.framework
-    if not is_own or not (failure.is_on_card or failure.is_compiled):
+    is_foreign = failure.other_cause or failure.framework
+    if is_foreign or not (failure.is_on_card or failure.is_compiled):
         return None
 
     gpu = look_up_gpu(failure.card_name) if failure.card_name else None
@@ -177,11 +175,11 @@ def write_fit_command(failure: LoggedFailure) -> str | None:
     gpu, limit_bytes = options
     batch = find_batch(failure)
 
-    limit = ""
-    if limit_bytes:
-        limit = f" --limit {_write_limit(limit_bytes)}"
+    if failure.has_tiny_limit:
+        limit_bytes = 0  # what others left
 
-    size = f" --batch-size {batch}" if batch else ""
+    limit = f" --limit {_write_limit(limit_bytes)}" if limit_bytes else ""
+    size = f" --batch-size {batch}" if batch > 1 else ""
 
     return f"analyze fit TARGET --gpu {gpu or 'CARD'}{limit}{size}"
 

@@ -6,6 +6,7 @@ from analyzer.oom.failures import FailedAllocator, LoggedFailure, Process
 from analyzer.oom.lines import LogLine
 from analyzer.oom.wordings import (
     MOST_BYTES,
+    NAMES,
     find,
     find_all,
     parse_count,
@@ -15,9 +16,6 @@ from analyzer.oom.wordings import (
 
 # Chunks that are stored of one dump; a pool of 80 GiB in chunks of 400 KiB has as many.
 _MOST_CHUNKS = 200_000
-
-# Names of the figures that the dump prints.
-_FIGURES = {"Limit": "limit", "InUse": "in_use", "MaxInUse": "peak_in_use"}
 
 
 def take_allocator_line(process: Process, line: LogLine) -> bool:
@@ -200,7 +198,7 @@ def _add_figures(failure: LoggedFailure, text: str) -> bool:
         found[stat["name"]] = stat["size"]
 
     for printed_name, printed in found.items():
-        name = _FIGURES.get(printed_name, printed_name)
+        name = NAMES["stats"].get(printed_name, printed_name)
         size = parse_size(printed)
         if size is not None:
             known = failure.printed.get(name, size)

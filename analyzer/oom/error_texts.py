@@ -82,6 +82,7 @@ def _take_failure(
     )
 
     failure = _find_known(process, wanted) or process.add_failure(line)
+    failure.words = failure.words or wanted.words
     failure.shape = failure.shape or shape
     failure.dtype = failure.dtype or dtype
     failure.device = failure.device or wanted.device
@@ -111,11 +112,8 @@ def _find_known(process: Process, wanted: LoggedFailure) -> LoggedFailure | None
 
     for failure in process.recent():
         is_again = wanted.is_workspace and failure.is_workspace
-        has_names = "" in (wanted.allocator, failure.allocator)
-        has_device = "" in (wanted.device, failure.device)
-
-        has_names |= failure.allocator == wanted.allocator
-        has_device |= failure.device == wanted.device
+        has_names = wanted.allocator in ("", failure.allocator or wanted.allocator)
+        has_device = wanted.device in ("", failure.device or wanted.device)
         has_size = True
 
         if size and failure.size and not is_again:
@@ -271,6 +269,9 @@ def take_report(process: Process, line: LogLine, name: str) -> bool:
     last = next(process.recent(), None)
 
     if last is not None and row.is_kill and row.is_unclear:
+        if last.other_cause:
+            _add_figures(last, line.text)
+
         return True  # the consequence of a known failure
 
     known = OTHER_CAUSES.get(last.other_cause) if last is not None else None

@@ -33,10 +33,7 @@ from analyzer.oom.error_texts import (
 from analyzer.oom.failures import FailedAllocator, Log, LoggedFailure, Process
 from analyzer.oom.figures import compute_figures, find_request, sizes_in_use
 from analyzer.oom.lines import LogLine, read_lines
-from analyzer.oom.wordings import (
-    find,
-    parse_count,
-)
+from analyzer.oom.wordings import NAMES, find, parse_count
 from analyzer.report.output_files import ReportOutput
 
 _MOST_MIB = 1 << 30  # 1 PiB
@@ -59,7 +56,12 @@ def read_log(stream: BinaryIO, name: str) -> Log:
         if held is None and line.text.strip():
             _take_line(log.process_of(line.tag), line)
 
-    known = [one for one in log.failures if one.other_cause != "unknown"]
+    known = [
+        one
+        for one in log.failures
+        if one.other_cause != "unknown"
+        and (one.words or one.printed or one.has_error_text)  # not the end of a dump
+    ]
 
     if log.bare_error is not None and not known:
         process, line = log.bare_error
@@ -138,17 +140,7 @@ def _join_repeated(log: Log) -> None:
 
 _MOST_SIZES = 200  # of one failure
 _LONGEST = 2000  # characters of a failure's text
-_LONGEST_ERROR_END = 80  # characters of each end of another error
-_SIZES = (
-    "limit",
-    "in_use",
-    "peak_in_use",
-    "pool",
-    "free",
-    "largest_hole",
-    "room",
-    "waste",
-)
+_ERROR_MIDDLE = re.compile(r"(?<=^.{80}).+(?=.{80}$)")  # of a long error
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,12 +210,12 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
     fields = {name: one or None for name, one in structs.asdict(failure).items()}
     ranges = {}
 
-    for name in _SIZES:
-        size: Range | None = fields[name]
-        fields[f"{name}_bytes"] = size and size.middle
+    for name in NAMES["figures"]:
+        size: Range | None = fields[name.removesuffix("_bytes")]
+        fields[name] = size and size.middle
 
         if size and not size.is_exact:
-            ranges[f"{name}_bytes"] = (size.low, size.high)
+            ranges[name] = (size.low, size.high)
 
     plan = OomPlan(failure.plan_sums, tuple(failure.buffers))
     framework = failure.framework
@@ -281,9 +273,7 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
 
     error = log.other_error
     if error is not None:
-        text = error.text.strip()
-        if len(text) > 2 * _LONGEST_ERROR_END:
-            text = f"{text[:_LONGEST_ERROR_END]} … {text[-_LONGEST_ERROR_END:]}"
+        text = _ERROR_MIDDLE.sub(" … ", error.text.strip())
 
         return f"No line reports exhausted memory; the last error is line {error.number:,}: {text}"
 
@@ -294,6 +284,12 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
 
 
 def _write_notes(log: Log) -> Iterator[str]:
+    if log.refusals and not log.failures:
+        yield (
+            "Stop other processes on the card (nvidia-smi or rocm-smi lists them); for pinned memory, "
+            "hold less host memory. TensorFlow first tries smaller regions, so the run may go on."
+        )
+
     failed = {one.allocator for one in log.failures}
 
     for allocator, (count, largest) in log.tolerated.items():
@@ -307,12 +303,6 @@ def _write_notes(log: Log) -> Iterator[str]:
         yield (
             f"TensorFlow asked for {format_bytes(log.large_allocation)} of host memory at once, "
             "a tenth or more of what was free: a warning, not by itself a failure."
-        )
-
-    if log.refusals and not log.failures:
-        yield (
-            "TensorFlow then tries smaller regions. nvidia-smi or rocm-smi show the memory of cards, "
-            "free -h the machine's, to which pinned memory belongs."
         )
 
     if not (log.failures or log.tolerated or log.refusals or log.other_error):

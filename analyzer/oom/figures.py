@@ -152,7 +152,7 @@ _CUDNN_KERNELS = ((1, 1), (3, 3), (5, 5))  # few activations are as small
 def find_batch(failure: LoggedFailure) -> int:
     """Return the first axis of the request; 0 if it is not the batch, as in a variable's update."""
     examples = _count_examples(failure)
-    return examples if 1 < examples <= _LARGEST_BATCH else 0
+    return examples if examples <= _LARGEST_BATCH else 0
 
 
 def is_data_set(failure: LoggedFailure) -> bool:
@@ -174,7 +174,8 @@ def is_weight(failure: LoggedFailure) -> bool:
 
 
 def _names_of(failure: LoggedFailure) -> str:
-    names = f"{failure.op} {failure.op_type} {failure.requested_by}".lower()
+    kernel = "random_op" if "at random_op.cc" in failure.words else ""
+    names = f"{failure.op} {failure.op_type} {failure.requested_by} {kernel}".lower()
     return names.replace("layoutoptimizer", "")  # of Grappler, in any op
 
 

@@ -32,14 +32,6 @@ _HEIGHT = 16  # units of a row
 _STEP = 20  # units from row to row
 _TOP = 4  # units above the first row
 _GAP = 0.6  # units between chunks wider than three units
-_LEGEND = (
-    ("pool-same", "chunks in use of the requested size"),
-    ("pool-used", "other chunks in use"),
-    ("pool-hole", "the largest free chunk"),
-    ("pool-free", "free"),
-    ("pool-request", "the request, below the pool"),
-)
-
 _RECT = Markup(
     '<rect x="{}" y="{}" width="{}" height="{}" class="{}"><title>{}</title></rect>'
 )
@@ -90,7 +82,7 @@ def draw_pool(failure: LoggedFailure) -> Markup | None:
         width=_WIDTH,
         height=2 * _TOP + -(-end // row_bytes) * _STEP,
         marks=Markup("").join(marks),
-        keys=Markup("").join(_KEY.format(*one) for one in _LEGEND),
+        keys=Markup("").join(_KEY.format(*one) for one in NAMES["legend"].items()),
     )
 
 
@@ -99,14 +91,8 @@ def _merge_small(
     tiny_bytes: int,
 ) -> Iterator[tuple[int, str, str]]:
     """Yield size, look and title of each chunk; small neighbours become one."""
-    asked_bytes = 0
-    hole_bytes = 0
-
-    if failure.asked is not None:
-        asked_bytes = failure.asked.rounded_bytes
-    if failure.largest_hole is not None:
-        hole_bytes = failure.largest_hole.low
-
+    asked_bytes = failure.asked.rounded_bytes if failure.asked else 0
+    hole_bytes = failure.largest_hole.low if failure.largest_hole else 0
     chunks = sorted(failure.chunks)
 
     for is_tiny, group in groupby(chunks, lambda chunk: chunk[1] < tiny_bytes):
@@ -181,9 +167,13 @@ def build_sections(
     if left > 0:
         notes.append(f"{left:,} more failures: see the JSON.")
 
+    first = [_first_action(one) for one in document.failures[:1]]
+    if not count:
+        first = [notes.pop(0)] if notes else []
+
     sections.append(Section("", tuple(map(Paragraph, notes))))
 
-    lead = [Paragraph(_first_action(one), "strong") for one in document.failures[:1]]
+    lead = [Paragraph(text, "strong") for text in first]
     command = document.next_command or ""
     unknown = [text for name, text in NAMES["placeholders"].items() if name in command]
 
@@ -275,19 +265,13 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
         shown = _write_exact(size.low, size.high)
         yield "request", f"{size} ({shown} bytes, from {asked.basis})"
 
-    shape = failure.shape and f"{list(failure.shape)} {failure.dtype or ''}".strip()
-    facts = {
-        "shape": shape,
-        "op": failure.op,
-        "type": failure.op_type if failure.op_type != failure.op else None,
-        "allocator": failure.allocator,
-        "device": failure.device,
-        "source": failure.source,
-    }
+    if failure.shape:
+        yield "shape", f"{list(failure.shape)} {failure.dtype or ''}".strip()
 
-    for name, text in facts.items():
-        if text:
-            yield name, text
+    for name, label in NAMES["facts"].items():
+        text = getattr(failure, name)
+        if text and (name == "op" or text != failure.op):
+            yield label, text
 
     if card is not None and card.total_bytes:
         source = " according to the catalogue" if card.is_from_catalogue else ""

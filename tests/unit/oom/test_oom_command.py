@@ -104,7 +104,7 @@ def test_bad_input_is_code_2(arguments: list[str], folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "command"),
     [
-        (log_of(FULL, "2.9"), "--gpu CARD --limit 200MiB --batch-size 128"),
+        (log_of(FULL, "2.9"), "--gpu CARD --batch-size 128"),
         ("epoch 1\n", "--gpu CARD"),
     ],
 )
