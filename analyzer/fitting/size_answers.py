@@ -78,7 +78,7 @@ def answer_sizes(
             raise
 
         raise InputError(
-            f"The batch size of {access.name} is fixed. {error.message.partition(': --')[0]}.",
+            f"The batch size of {access.name} is fixed. {error.message}",
             hint="Leave the first axis of the inputs open, or name the model itself.",
             kind=error.kind,
         ) from None
