@@ -356,8 +356,11 @@ def _trace_script(
             )
 
         if result is None:
-            has_usage = end.status == _USAGE  # the script itself has said why it ended
-            if not (end.fault or has_usage):
+            if end.status == _USAGE:  # the script itself has said why it ended
+                _print_lines(
+                    f"Its options follow --: analyze trace {spec.text} -- OPTIONS"
+                )
+            elif not end.fault:
                 _print_lines(_explain_missing_trace(spec, request, end))
 
             raise ScriptStatus(end.status)

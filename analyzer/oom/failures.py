@@ -112,8 +112,7 @@ class LoggedFailure(Struct):
     @property
     def has_dump(self) -> bool:
         """Whether the log has a part of the dump."""
-        parts = (self.waste, self.chunks, self.used_sizes, self.printed, self.map)
-        return any(parts)
+        return any((self.waste, self.chunks, self.used_sizes, self.printed, self.map))
 
     @property
     def is_on_host(self) -> bool:

@@ -167,8 +167,8 @@ def is_weight(failure: LoggedFailure) -> bool:
         return True
 
     names = _names_of(failure)
-    is_product = len(failure.shape or ()) == 2 and "gradient" in names
-    is_gradient = is_product and "matmul" in names
+    is_product = "gradient" in names and "matmul" in names
+    is_gradient = is_product and len(failure.shape or ()) == 2
 
     return is_gradient or find("weight_op", names) is not None
 
@@ -185,8 +185,9 @@ def _count_examples(failure: LoggedFailure) -> int:
     is_variable = find("variable_op", _names_of(failure)) is not None
 
     # the kernel of a convolution: height, width and channels, in cuDNN's order the channels first
-    is_kernel = len(shape) == 4 and shape[0] == shape[1] <= _LARGEST_KERNEL
-    is_kernel |= len(shape) == 4 and shape[2:] in _CUDNN_KERNELS
+    is_kernel = len(shape) == 4 and (
+        shape[0] == shape[1] <= _LARGEST_KERNEL or shape[2:] in _CUDNN_KERNELS
+    )
     is_image = len(shape) == 3 and shape[2] in (1, 3, 4)  # height, width, channels
     is_other = is_variable or is_weight(failure) or is_kernel or is_image
     has_examples = len(shape) > 1 and not is_other

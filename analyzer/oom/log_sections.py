@@ -67,11 +67,7 @@ def draw_pool(failure: LoggedFailure) -> Markup | None:
         boxes.append((start, size, "pool-request", "the request, to the same scale"))
         end = start + size
 
-    marks: list[Markup] = []
-
-    for box in boxes:
-        marks += _draw(row_bytes, *box)
-
+    marks = [mark for box in boxes for mark in _draw(row_bytes, *box)]
     note = f"One row is {format_bytes(row_bytes)}."
 
     if not failure.is_complete:
@@ -168,8 +164,8 @@ def build_sections(
         notes.append(f"{left:,} more failures: see the JSON.")
 
     first = [_first_action(one) for one in document.failures[:1]]
-    if not count:
-        first = [notes.pop(0)] if notes else []
+    if notes and not count:
+        first = [notes.pop(0)]
 
     sections.append(Section("", tuple(map(Paragraph, notes))))
 
@@ -180,7 +176,7 @@ def build_sections(
     if unknown:
         lead.append(Paragraph(f"Name {' and '.join(unknown)}, for: {command}"))
         words = ("analyze", "oom", document.log, "--html", "oom.html")
-        command = shlex.join(words)
+        command = "" if document.log == "standard input" else shlex.join(words)
 
     return Document(
         document.log,
@@ -228,10 +224,7 @@ def _describe_parts(
         advice.append(Paragraph(remedy.because, "muted", "  "))
 
     parts: dict[str, list[Block]] = {"What else may help": advice}
-
-    for one in logged:
-        drawing = draw_pool(one)
-        parts["The pool"] = [drawing] if drawing else []
+    parts["The pool"] = [*filter(None, map(draw_pool, logged))]
 
     rows = tuple(_list_figures(failure))
     parts["Figures"] = [Table(COLUMNS["oom-figures"], rows)] if rows else []

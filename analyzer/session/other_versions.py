@@ -86,7 +86,7 @@ def find_commit(
     )
 
     notes = [
-        f"{len(log)} commits changed the requested peak by {signed_bytes(total)} in all."
+        f"Commits: {len(log)}. They changed the requested peak by {signed_bytes(total)}."
     ]
     if failed:
         notes.append(f"{failed} of them could not be estimated; one may be the cause.")

@@ -341,8 +341,8 @@ def _check_batch(specs: Mapping[str, Axes], batch_size: int | None) -> None:
         batch = f"a batch of {batches[name]}"
 
     raise InputError(
-        f"The input {name!r} has {batch}: --batch-size {batch_size} cannot be used.",
-        hint="Leave it out, or leave the input's first axis open.",
+        f"The input {name!r} has {batch}, not a batch of {batch_size}.",
+        hint="Leave out --batch-size, or leave the input's first axis open.",
         kind=FailureKind.FIXED_SIZE,
     )
 

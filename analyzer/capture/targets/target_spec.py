@@ -133,7 +133,7 @@ def _suggest_form(text: str) -> str:
 def _refuse_notebook(path: str) -> TargetError:
     return TargetError(
         f"{path} is a notebook, and analyze needs a Python file.",
-        hint=f"Save it as one: jupyter nbconvert --to script {path}.",
+        hint=f"Save it as one: jupyter nbconvert --to script {path}, and remove its lines with % or !.",
     )
 
 

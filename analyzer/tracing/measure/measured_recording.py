@@ -179,7 +179,7 @@ def measure(
     if plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
 
-    found = _find_warnings(steps, note)
+    found = _find_warnings(steps, note, main)
 
     if not note.is_captured:
         found += warn_about_modules(raw, plans)
@@ -483,7 +483,11 @@ def _device(
     )
 
 
-def _find_warnings(steps: Sequence[Step], note: RunNote) -> list[str]:
+def _find_warnings(
+    steps: Sequence[Step],
+    note: RunNote,
+    allocator: str,
+) -> list[str]:
     warnings = [note.caution] if note.caution else []
     watch = note.watch
 
@@ -492,6 +496,8 @@ def _find_warnings(steps: Sequence[Step], note: RunNote) -> list[str]:
             "The trace ends before the program does; its part counts as the step."
         )
 
+    if allocator == "mklcpu":
+        warnings.append(_TEXTS["no_bfc"])
     if not steps:
         warnings.append(_TEXTS["no_steps"])
 
