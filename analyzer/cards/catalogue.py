@@ -126,6 +126,7 @@ def all_gpus() -> tuple[Gpu, ...]:
         row | limits[row["compute_capability"]]
         for row in _read_rows("card_figures.csv")
     ]
+
     return msgspec.convert(figures, tuple[Gpu, ...], strict=False)
 
 
@@ -331,6 +332,7 @@ def usable_memory(gpu: Gpu) -> BoundedBytes:
     shared = (
         min(round(_DISPLAY_SHARE * total), _MOST_DISPLAY_BYTES) if has_display else 0
     )
+
     return BoundedBytes(total, Range(total - margin - shared, total + margin))
 
 

@@ -393,6 +393,7 @@ def _explain_missing_trace(
     ended = f"{spec.text} ended with exit code {end.status}"
     if end.status == ExitCode.INTERRUPTED:
         return f"{spec.text} was interrupted before any step was traced."
+
     if end.unread:
         return f"{ended}; its trace cannot be read: {end.unread}"
 

@@ -107,6 +107,7 @@ class Analysis:
         if share < LOW:
             return Severity.INFO
         fits = self.verdict is not None and self.verdict.outcome is Outcome.FITS
+
         if share < MEDIUM or fits:
             return Severity.LOW
 
@@ -151,6 +152,7 @@ def analyse(recording: Recording) -> Analysis:
     peak = find_peak(line, first, last)
     alive = alive_at(rows, peak.requested_instant).assign(**NO_USE)
     total = sum(sum_by_category(alive).values())
+
     if total != peak.requested_bytes:
         raise AccountingError(
             f"the categories at the peak add up to {total} B, the peak is "
@@ -280,6 +282,7 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     found = [
         (number, name) for name in names if (number := card_number(name)) is not None
     ]
+
     if len(found) < 2:
         return ()
 

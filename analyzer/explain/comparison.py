@@ -73,6 +73,7 @@ def compare(
     shared_bytes = alive_b.loc[is_shared, "requested_bytes"].sum()
     shared_ratio = shared_bytes / max(report_b.peak.requested_bytes, 1)
     notes = _messages(*both)
+
     if shared_ratio < _LEAST_SHARED:
         notes.append(
             f"Only {shared_ratio:.0%} of the bytes at the second peak have an op or a "
@@ -291,12 +292,14 @@ def _answer(
     delta = row.delta_bytes or 0
     size = format_bytes(abs(delta))
     ratio = delta / max(before, 1)
+
     if abs(ratio) >= 0.0005:
         size += f" ({abs(ratio):.1%})"
 
     verb = "needs" if row.number == "needs" else "requests"
     change = "more" if delta > 0 else "less"
     headline = f"{label_b} {verb} {size} {change} than {label_a}."
+
     if not delta:
         headline = f"{label_b} {verb} as much as {label_a}."
 

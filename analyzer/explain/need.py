@@ -54,6 +54,7 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
     outside = _find_earlier_peak(recording, least)
     least = replace(least, before_trace=outside, own_peak_bytes=own_bytes)
     most = replace(most, before_trace=outside, own_peak_bytes=own_bytes)
+
     if least.pool.bytes < most.pool.bytes:
         most = replace(most, without_trials_bytes=least.pool.bytes)
 
@@ -151,6 +152,7 @@ def _phase_peaks(analysis: Analysis, requested: np.ndarray) -> dict[LifePhase, i
     start = steps[0].first + 1
     end = steps[0].last + 2
     peaks = {LifePhase.BUILDING: int(requested[:start].max())}
+
     if len(steps) == 1:
         return {**peaks, LifePhase.STEADY_STEP: int(requested[start:].max())}
 

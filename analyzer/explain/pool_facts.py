@@ -120,6 +120,7 @@ def _add_measured_pool(
     recording = analysis.recording
     sequence = from_recording(recording)
     check, result = compare(sequence, recording.events, own)
+
     if not check.is_exact:
         # Newer TensorFlow pads the pool to 2 MiB of virtual memory (GpuVirtualMemAllocator::Alloc).
         padded = replace(own, memory_limit_bytes=-(-own.memory_limit_bytes >> 21) << 21)
@@ -148,6 +149,7 @@ def _add_predicted_pool(analysis: Analysis, own: BfcOptions) -> Analysis:
     result = _replay_optional(sequence, own)
     fits = result.failure is None
     analysis = replace(analysis, fits_limit=fits)
+
     if not fits and card_options(analysis.recording) is not None:
         return analysis
 

@@ -159,6 +159,7 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
     is_workspace = rows["requested_bytes"].isin(list(likely))
     is_workspace &= rows["category"] == Category.WORKSPACE
     rows = rows[in_step & is_workspace]
+
     if rows.empty:
         return 0, 0
 
@@ -237,6 +238,7 @@ def _sort_by(
     born = np.zeros(sequence.n_buffers)
     born[sequence.slot[is_birth]] = times[is_birth]
     times = np.where(is_birth, times, np.maximum(times, born[sequence.slot]))
+
     return sequence.take(np.argsort(times, kind="stable"))
 
 

@@ -100,6 +100,7 @@ def check_peak(analysis: Analysis) -> None:
     counted_bytes = find_counter_peak(recording)
     found_bytes = analysis.peak_ever.allocated_bytes
     is_damaged = recording.integrity is not None and recording.integrity.damages
+
     if counted_bytes is None or is_damaged:
         return
 

@@ -81,6 +81,7 @@ class Question:
         )
         verb = "needs at least" if is_least else "needs"
         is_below = size.range.high <= limit.range.low
+
         if size.range.low > limit.range.high:
             outcome = Outcome.DOES_NOT_FIT
             head = "DOES NOT FIT"
@@ -138,16 +139,22 @@ def _find_gap(analysis: Analysis, question: Question | None) -> str:
     trust = trust_figures(analysis)
     watch = recording.watch
     stated = recording.uncertainty
+
     if recording.error:
         return "the step did not end"
+
     if watch is not None and watch.failed is not None:
         return f"step {watch.failed.step} ran out of memory"
+
     if watch is not None and watch.whole_run and watch.ended:
         return f"the program ended with {watch.ended}"
+
     if stated is not None and stated.unsized:
         return f"{stated.unsized} tensors have no known size"
+
     if trust is not None and trust.is_damaged:
         return "the trace is damaged"
+
     if question is None or question.is_own:
         return ""
 
@@ -182,6 +189,7 @@ def make_verdict(
     has_failed = base.outcome is Outcome.FAILED
     on_card = question.limit_of is LimitOf.CARD
     place = base.card or "" if on_card else "the given limit"
+
     if base.card and not on_card:
         place += f" on {base.card}"
 
@@ -271,6 +279,7 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
         beside_pool=BoundedBytes.exactly(memory_beside_pool(gpu)),
         runs_at_limit=analysis.fits_limit,
     )
+
     if note is None or not recording.ran_under_limit:
         return replayed
 
@@ -300,8 +309,10 @@ def _headline_without_limit(analysis: Analysis) -> str:
     recording = analysis.recording
     failure = failure_of(analysis)
     allocated = format_bytes(analysis.peak.allocated_bytes)
+
     if not recording.error:
         return ""
+
     if failure is None or failure.memory_limit_bytes is None:
         return f"The step did not finish. Peak {allocated} allocated until then"
 

@@ -800,6 +800,7 @@ def save_remedies(
         findings=findings,
         remedies=tuple(remedies),
     )
+
     return save_report(replace(result, report=add_answer(report)), folder)
 
 

@@ -226,6 +226,7 @@ class CardSearch(SizeSearch):
         is_done = self.is_one and bool(self.points)
         if is_done or len(self.points) >= _MOST_CARD_TRIALS:
             return None
+
         if not self.points or (not self.fitting and failing != 1):
             return super().next_size()
 
@@ -289,7 +290,7 @@ def answer_sizes(
             raise
 
         raise InputError(
-            f"The batch size of {access.name} is fixed. {error.message.partition(': --')[0]}.",
+            f"The batch size of {access.name} is fixed. {error.message}",
             hint="Leave the first axis of the inputs open, or name the model itself.",
             kind=error.kind,
         ) from None

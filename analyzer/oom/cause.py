@@ -81,6 +81,7 @@ def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
     title = title.format(**words)
     if title.startswith("about"):
         title = f"A{title[1:]}"
+
     if failure.framework and not failure.other_cause:
         title = f"{failure.framework}: {title}"
 
@@ -95,6 +96,7 @@ def _judge(failure: LoggedFailure, words: Words) -> Judgement:
         return _judge_other_cause(failure)
     if failure.asked is None and failure.has_tiny_limit:
         return Cause.HELD_BY_OTHERS, _SMALL_LIMIT
+
     if failure.asked is None:
         used = "Memory was exhausted"
         if failure.limit is not None and failure.in_use is not None:
@@ -103,8 +105,10 @@ def _judge(failure: LoggedFailure, words: Words) -> Judgement:
         return Cause.CANNOT_TELL, (
             f"{used}; the log does not give the size of the request."
         )
+
     if failure.kind is FailedAllocator.ASYNC:
         return _judge_async(failure, words)
+
     if failure.kind is not FailedAllocator.HOST:
         return _judge_pool(failure, words)
 
@@ -185,8 +189,10 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
         left = free if room is None else free + room
     if left is None:
         return _judge_by_map(failure, want)
+
     if left.middle < want.middle:
         return _judge_full(failure, words, want, left)
+
     if free is None:
         cause = Cause.DRIVER_REFUSED if failure.refusals else Cause.FRAGMENTED
         return cause, (
@@ -326,6 +332,7 @@ def _find_missing_lines(failure: LoggedFailure) -> Iterator[str]:
         return
     if not failure.has_allocator_line:
         yield 'the allocator\'s line "ran out of memory trying to allocate" (level W)'
+
     if failure.chunks and not failure.is_complete:
         yield "part of the chunk list: it is truncated, or mixed with another one"
     elif not failure.chunks:

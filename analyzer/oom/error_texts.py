@@ -253,6 +253,7 @@ def take_other_cause(process: Process, line: LogLine) -> bool:
     failure = process.error
     if failure is None or not failure.other_cause:
         return False
+
     if line.number > failure.line + _NEAR:
         return False
 

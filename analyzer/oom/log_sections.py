@@ -209,6 +209,7 @@ def _lead_section(failure: OomFailure, heading: str, *, is_first: bool) -> Secti
     columns = (TableColumn("", least=9), TableColumn("", "whole", least=20))
     lead.append(Table(columns, tuple(_list_facts(failure))))
     process = f", {failure.process}" if failure.process else ""
+
     return Section(heading, tuple(lead), note=f"line {failure.line:,}{process}")
 
 

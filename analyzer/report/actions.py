@@ -75,6 +75,7 @@ def repeat_command(report: ReportFile, command: str, *options: str) -> str:
     simulated = report.simulated_card
     gpu = look_up_gpu(verdict.card) if verdict and verdict.card else None
     card = "" if gpu is None else gpu.id
+
     if simulated is not None and simulated.cards:
         card = simulated.cards[0]
 
@@ -103,6 +104,7 @@ def step_options(
         options += ["--batch-size", str(batch_size)]
     if mode in ("infer", "generate"):
         options += ["--mode", mode]
+
     if card:
         options += ["--gpu", card]
 
@@ -114,6 +116,7 @@ def find_action(report: ReportFile) -> str:
     items = change_items(report)
     of_host = _ACTIONS["data-stage"][0] if report.device.kind == "gpu" else ""
     changes = [item for item in items if item.action not in ("", of_host)]
+
     if not changes and report.device.kind == "tpu":
         return (
             "A trace of a TPU does not say what the stack holds: the files of "

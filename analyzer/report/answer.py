@@ -132,6 +132,7 @@ def _describe_growth(report: ReportFile) -> tuple[str, bool]:
     if device.trend == "fills":
         return "No leak: memory rises only while a container with a bound fills.", True
     is_flat = device.trend == "flat"
+
     if is_flat and device.low_bytes <= 0:
         return f"No leak in {steps}: memory in use does not grow.", True
 
@@ -185,6 +186,7 @@ def _number_line(report: ReportFile) -> str:
     when = _highest_place(report)
     if has_limit(report):  # the verdict has the sum
         return f"That is {' + '.join(parts)}{when}."
+
     if len(parts) == 1:
         return f"Needs {total}, TensorFlow's own peak (get_memory_info){when}."
 

@@ -83,6 +83,7 @@ def _changes(title: str, rows: Sequence[report_file.LayerOfBoth], most: int) -> 
     changed = [row for row in rows if row.change != "same"]
     if not rows:
         return Section("", ())
+
     if not changed:
         words = f"{title}: all {len(rows)} are the same."
         return Section("", (Paragraph(words, "muted"),))

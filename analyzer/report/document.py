@@ -109,12 +109,14 @@ def _highest_phase(analysis: Analysis) -> str:
     recording = analysis.recording
     instant = analysis.peak_ever.allocated_instant
     phase = _phase_at(instant, recording.steps)
+
     if recording.watch is not None:
         phase = phase.replace("the first step", "the traced steps")
 
     rows = analysis.rows
     trials = rows[rows["role"] == TRIAL_ROLE]
     is_alive = (trials["born"] <= instant) & (instant < trials["dies"])
+
     if is_alive.any():
         phase += " by trials of convolution algorithms"
 

@@ -77,6 +77,7 @@ def _make_renamer(op_types: set[str]) -> Callable[[str], str]:
         output = _OUTPUT.search(name)
         end = output[0] if output else ""
         parts = name.removesuffix(end).split("/")
+
         for place, part in enumerate(parts):
             if part and part not in _PUBLIC and _NUMBER.sub("", part) not in op_types:
                 parts[place] = known.setdefault(part, f"n{len(known) + 1}")

@@ -212,6 +212,7 @@ def _tensors_row(group: Sequence[TensorAtPeak]) -> Row:
     each = f"{len(group)} x {size}" if len(group) > 1 else ""
     category = Cell(first.category.replace("_", " "), cast("Tone", first.category))
     reason = f"{first.why_alive.partition(' for ')[0]} for different ops"
+
     if len({_NUMBERS.sub("*", one.why_alive) for one in group}) == 1:
         reason = _common_name(one.why_alive for one in group)
 

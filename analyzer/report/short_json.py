@@ -59,6 +59,7 @@ def _cut(value: Any, rows: int, path: str, lengths: dict[str, int]) -> Any:
     most = _MOST_ROWS if path in _WHOLE else rows
     if value and isinstance(value[0], int | float):
         most = len(value) if len(value) <= _MOST_NUMBERS else 0
+
     if len(value) > most:
         lengths[path] = max(len(value), lengths.get(path, 0))
 

@@ -75,6 +75,7 @@ class DeviceReport(ReportOutput):
         text = io.StringIO()
         console = Console(file=text, width=100, no_color=True)
         print_terminal(build_sections(self.report), console)
+
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 

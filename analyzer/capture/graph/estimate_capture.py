@@ -260,6 +260,7 @@ def _make_item(graph_def: Any, function: Any) -> Any:
         for node in graph_def.node
         if node.op == "_Retval" or node.name in effects
     ]
+
     if not fetched:
         raise ValueError("it returns nothing and changes nothing")
 

@@ -211,6 +211,7 @@ class HostValues:
             self._follow(graph, op_type, inputs)
         if op_type == "Assert":  # the card does not have the values to check
             return _make_true_assertion(make, graph, inputs, rest, named)
+
         if op_type in _NOT_MOVED:
             return make(inputs, *rest, **named)
 
@@ -282,6 +283,7 @@ class HostValues:
             for place in places
             if place < len(inputs) and inputs[place].dtype not in _OPAQUE
         ]
+
         if not keep and all(map(self.is_fixed, (inputs[place] for place in wanted))):
             return op
 
@@ -313,6 +315,7 @@ class HostValues:
         keep_op(op)
         with _place_on_host(graph), tf.control_dependencies([op]):
             other = make(inputs, *rest, **named)
+
         if is_true and len(wanted) == len(op.inputs):
             get_tables(graph).moved.add(other.name)
 
@@ -353,6 +356,7 @@ class HostValues:
         selects_all = self._read_assumed(op.graph)
         with op.graph.as_default(), stop_recording():
             shape = tf.shape(tensor)
+
         with self.making(op.graph):
             return select_all_or_none(
                 op.type,
@@ -443,8 +447,10 @@ class HostValues:
         op = tensor.op
         if op.name in get_tables(graph).moved or op.type == "OptionalHasValue":
             return tensor  # its kernel on a card writes it to the host's memory
+
         if op.type == "Placeholder":
             return self._find_argument(graph, tensor)
+
         if op.type == "ReadVariableOp":
             return self._read_variable(graph, op.inputs[0])
 
@@ -849,6 +855,7 @@ def give_true_values(values: HostValues) -> Iterator[None]:
             variable = next_creator(**settings)
             initial = settings.get("initial_value")
             values.setup.remember(variable, initial)
+
             if values.depth:
                 values.created.append((variable, initial))
 
@@ -992,6 +999,7 @@ class _Loop:
         graph = tf.compat.v1.get_default_graph()
         self._find_twins(graph)
         names = [index for index in self.carried if self.twins[index] is not None]
+
         if not names:
             own_loop = self._decide, self._run, self.loop_vars, shape_invariants
             return old(*own_loop, *args, **kwargs)
@@ -1006,6 +1014,7 @@ class _Loop:
         flat_invariants = tf.nest.flatten(invariants)
         is_flat = len(flat_invariants) == len(self.flat)
         limits = []
+
         for index, twin in zip(names, encoded, strict=True):
             invariant = flat_invariants[index] if is_flat else None
             limits.append(_limit_shape(invariant, twin, self.twins[index]))

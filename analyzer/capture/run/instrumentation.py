@@ -143,6 +143,7 @@ def observe_step() -> Iterator[Observations]:
         leaves = map(get_raw_variable, tf.nest.flatten(sources))
         observed.trained |= {id(leaf) for leaf in leaves if leaf is not None}
         observed.add_gradients(result)
+
         return result
 
     def apply(old: Any, optimizer: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:

@@ -174,6 +174,7 @@ def _run(
     report_stage("tracing the step")
     began_s = time.monotonic()
     is_on_simulated_card = "SIMULATED_CARDS" in os.environ
+
     if partitions is None or is_on_simulated_card:
         # The step is then traced once instead of twice. Their variables count in the whole first step;
         # otherwise it makes each of them at some time before its use.

@@ -244,6 +244,7 @@ class ProgramValues:
         is_known = bool(inputs) and all(one is not None for one in known)
         results = tf.nest.flatten(own)
         is_wanted = op_type in ASSIGNMENTS or any(map(_lacks_value, results))
+
         if not is_known or not is_wanted:
             return own
 

@@ -427,8 +427,10 @@ def _choose_loss(spec: Any, activation: str, *, has_integer_inputs: bool) -> Any
     has_classes = bool(rank and rank > 1) and (shape[-1] or 1) > 1
     if activation == "softmax" and has_classes:
         return keras.losses.SparseCategoricalCrossentropy()
+
     if activation == "sigmoid":
         return keras.losses.BinaryCrossentropy()
+
     if has_integer_inputs and rank == 3 and has_classes:
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 

@@ -85,6 +85,7 @@ def rebuild(model: Any, remedy: str) -> Any:
     parts = _split(remedy)
     if "recompute" not in parts:
         return model
+
     if not isinstance(model, keras.Model) or not model.inputs:
         raise TargetError(f"The model {model.name!r} is not made of layers in a graph.")
 

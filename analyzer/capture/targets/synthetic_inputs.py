@@ -279,6 +279,7 @@ def make_tensor(shape: Sequence[int], dtype: Any) -> tf.Tensor:
     value = make_unbacked_value(dtype, axes)
     if value is not None:
         return value
+
     if dtype in _RANDOM_FLOATS:
         return tf.random.stateless_uniform(axes, _SEED, dtype=dtype)
 

@@ -115,12 +115,14 @@ def _suggest_form(text: str) -> str:
     base, _, name = text.rpartition(".")
     if "::" in text:
         return f"Did you mean {text.replace('::', ':')}?"
+
     if base in ("keras", "keras.applications"):
         return f"Did you mean keras:{name}?"
 
     file = Path(f"{base.replace('.', '/')}.py")
     if base and file.is_file():
         return f"Did you mean {file}:{name}?"
+
     if text.isidentifier():
         return f"Did you mean keras:{text}, or file.py:{text}?"
 

@@ -324,6 +324,7 @@ class Watcher:
         self._note_call(function, args, kwargs, traces, gradients)
         record = self.functions.get_record(function)
         self._note_top(record, find_calling_line)
+
         if record.calls == 1:
             self._first_call_bytes = self.readings.top_bytes
 

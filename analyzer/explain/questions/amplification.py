@@ -251,6 +251,7 @@ class Tensors:
             self.rows["tensor"] != "", ["tensor", "shape", "requested_bytes"]
         ]
         pairs = zip(rows["shape"], rows["requested_bytes"], strict=True)
+
         return dict(zip(rows["tensor"], pairs, strict=True))
 
     def size_of(self, tensor: str) -> tuple[str, int]:
@@ -367,6 +368,7 @@ class Tensors:
             for one in graph.inputs_of(reader)
             if self.size_of(one)[1] == size
         )
+
         return next(near, f"{forward_of(op)}:0")
 
     def size_in_other_order(self, product: str) -> float:
@@ -382,6 +384,7 @@ class Tensors:
             for one in self.readers_of(product)
             if not is_in_gradient_scope(one)
         )
+
         return math.sqrt(max(results, default=math.inf)) / size
 
     def readers_of(self, tensor: str) -> list[str]:
@@ -471,6 +474,7 @@ def with_tensors(analysis: Analysis, graph: GraphIndex) -> tuple[Analysis, Tenso
         for name, op in graph.ops.items()
         if _VENDOR.match(op.type)
     }
+
     if ops:
         rows, alive = (
             table.assign(op_type=[_VENDOR.sub("", kind) for kind in table["op_type"]])
@@ -497,6 +501,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     of_step = rows[rows["born"].between(analysis.first, analysis.last)]
     gradients = of_step[of_step["category"] == "gradient"]
     is_wanted = gradients["role"] == GRADIENT_ROLE
+
     if step is None or has_graph or not is_wanted.any():
         return
 
@@ -511,6 +516,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
         gradients["shape"] != "[]"
     )
     passed = gradients[is_passed & (gradients["born"] <= last)]
+
     if (passed["dies"] > last).mean() > _MOST_OF_PEAK:
         yield from _report_persistent(analysis, forward, passed, last)
         return
@@ -587,6 +593,7 @@ def _born_after(
     order = np.append(np.sort(births), end)
     later = np.searchsorted(order, instants) + count
     found: npt.NDArray[np.int64] = order[later.clip(max=len(order) - 1)]
+
     return found
 
 
@@ -603,6 +610,7 @@ def _last_wanted(gradients: pd.DataFrame) -> int:
     is_made = gradients["shape"].isin(kernels) & (gradients["op"] != "AddN")
     births = gradients["born"]
     made = births[is_made | births.isin(wanted.loc[~is_sum, "born"])]
+
     return int((wanted["born"] if made.empty else made).max())
 
 
@@ -646,6 +654,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     alive = analysis.alive
     rows = alive[alive["category"] == "gradient"]
     graph = analysis.recording.structure
+
     if len(rows) < _SUMMANDS:
         return
 
@@ -715,6 +724,7 @@ def _find_pairs(
     size = int(row["requested_bytes"])
     same = analysis.of_size(size)
     is_product = same["op_type"].isin(MATRICES) & (same["category"] != "gradient")
+
     if is_product.any():  # it needs that size anyway
         return None
 
@@ -814,6 +824,7 @@ def _pair_of(op: str, size: int, tensors: Tensors) -> tuple[str, ...]:
     known = [size for _, size in operands if size]
     if len(operands) != 2 or len(known) != 2 or size < TIMES * max(known):
         return ()
+
     if size > known[0] * known[1]:  # a repeated scalar
         return ()
 
@@ -838,6 +849,7 @@ def _find_expanded(
         if size >= TIMES * _bytes_given(maker, tensors)
         and _is_avoidable(maker, tensors)
     ]
+
     if not makers:
         return None
 
@@ -849,12 +861,14 @@ def _find_expanded(
             [row for one in makers for row in _rows_without(same, one, tensors)]
         )
     ]
+
     if gone.empty:
         return None
 
     made = tensors.size_of(maker["tensor"])[0] or "A tensor"
     what, detail = _EXPANDING[kind]
     title = f"{made} is {what}"
+
     if given and kind != "OneHot":
         title += f", {size // given} times as large as its input"
 
@@ -878,6 +892,7 @@ def _find_expanded(
     finding = report_rows(analysis, "small-copied", title, detail, gone)
     if kind == _PATCHES and analysis.recording.device.kind == "gpu":
         finding = replace(finding, saves_bytes=None)
+
     return finding
 
 
@@ -901,12 +916,16 @@ def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
     if kind == "Const":
         is_named = re.search(_OF_ONE_NUMBER, maker["op"]) is not None
         return is_named and bool(readers) and readers <= {*_ELEMENTWISE, *_SELECTIONS}
+
     if kind == "Cast":  # a product needs the wide type itself
         return bool(readers) and readers <= _ELEMENTWISE
+
     if kind == _JOINED:
         return readers <= {*MATRICES}
+
     if any(map(_NEEDS_COPIES.search, readers)):
         return False
+
     if kind in LOOKUPS:
         shape = tensors.size_of(maker["tensor"])[0]
         ids = tensors.size_of(tensors.graph.inputs_of(maker["op"])[1])[0]
@@ -930,6 +949,7 @@ def _rows_without(
     readers = tensors.readers_of(maker["tensor"])
     is_gone = same["op"] == maker["op"]
     is_gone |= same["op"].isin(readers) & (same["op_type"] == "Transpose")
+
     if not tensors.types_of_readers(maker["tensor"]).isdisjoint(_WITH_GRADIENT):
         gradients = same.loc[same["category"] == "gradient", "op"]
         is_gone |= same["op"].isin(gradients)  # with its scratch memory
@@ -1011,6 +1031,7 @@ def _find_flow(
     size = row["requested_bytes"]
     flow, ends = tensors.flow_around(start)
     is_summed = is_product and bool(ends) and ends <= _SUMS
+
     if is_in_gradient_scope(row["op"]) and not is_summed:
         start = tensors.forward_tensor(row["op"], size)
         flow, ends = tensors.flow_around(start)
@@ -1077,6 +1098,7 @@ def _find_resized(
     reader = row["waits_for"]
     _, written = tensors.size_of(f"{reader}:0")
     is_resized = row["waits_for_type"].startswith("Resize") and row["copied_by"]
+
     if not is_resized or not written or row["requested_bytes"] < TIMES * written:
         return None
 
@@ -1170,6 +1192,7 @@ def report_share(
     largest = rows.sort_values("requested_bytes", ascending=False, kind="stable")
     line = where or next(filter(None, largest["source"]), "")
     title = f"{words}: {analysis.share_words(rows)}{in_brackets(line)}"
+
     return report_rows(analysis, name, title, detail, rows, saves)
 
 

@@ -59,6 +59,7 @@ def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     rows = analysis.rows
     ops = tensors.graph.ops.values()
     losses = [op.name for op in ops if op.type == "SoftmaxCrossEntropyWithLogits"]
+
     if not losses:
         return
 
@@ -68,6 +69,7 @@ def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     is_wide = (rows["category"] == "input") & (rows["dies"] > analysis.first)
     is_wide &= rows["requested_bytes"].isin(sizes)
     at_peak = analysis.at_peak(rows[is_wide])
+
     if at_peak["requested_bytes"].sum() < analysis.least_bytes:
         return
 
@@ -104,6 +106,7 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
             for one in sharing.consumers(tensor)
             if not is_in_gradient_scope(one)
         }
+
         if maker is None or maker.type not in POINTWISE or not users <= POINTWISE:
             return False
 

@@ -116,6 +116,7 @@ def _instant_of_failure(analysis: Analysis) -> int:
     is_simulated = analysis.recording.simulated_run is not None
     least_ps = _LEAST_SIMULATED_WAIT_PS if is_simulated else _LEAST_WAIT_PS
     waits = np.diff(events["time_ps"].to_numpy()[own]) >= least_ps
+
     if waits.any():
         began = int(own[np.flatnonzero(waits)[-1]])
         if window[began - first :].max() == window[began - first]:

@@ -155,6 +155,7 @@ def find_batch(analysis: Analysis) -> int:
     alive = analysis.alive
     kept = alive[alive["category"] == Category.ACTIVATION]
     sums = _sum_by_first_axis(kept)
+
     if sums.empty or sums.max() < _BATCH_RATIO * _sum_of(kept):
         return 0
 
@@ -208,6 +209,7 @@ def _freed_by_half(
     lengths = [*weights, *(re.sub(r"^\[\d+", "", one) for one in examples)]
     pair = re.compile(rf"\[{batch},{batch}(,\d+)?\]")
     is_pair = shapes.map(pair.fullmatch).notna()
+
     if any(re.search(rf"\b{batch}\b", text) for text in lengths):
         is_pair &= False
 
@@ -291,6 +293,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     is_new = rows["category"].isin(_OF_WEIGHTS) & (rows["born"] >= analysis.first)
     whole = rows[is_like_table & is_new]
     at_peak = analysis.at_peak(whole)
+
     if tables.empty or _sum_of(at_peak) < analysis.least_bytes:
         return
 
@@ -337,6 +340,7 @@ def find_eager_results(analysis: Analysis) -> Iterator[Finding]:
     rows = alive[alive["category"] == Category.ACTIVATION]
     trains = (analysis.rows["category"] == Category.GRADIENT).any()
     is_eager = step.eager and not step.is_jax
+
     if not is_eager or not trains or not is_most(analysis, rows):
         return
 
@@ -405,6 +409,7 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     state = _sum_of(slots)
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
     saves = state // 2
+
     if state <= _STATE_RATIO * peak or optimizer in _ONE_SLOT:
         return
 
@@ -427,6 +432,7 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
         (rows["category"] == Category.WORKSPACE) & ~rows["role"].isin(FIXED_ROLES)
     ]
     at_peak = analysis.at_peak(own[own["role"] != TRIAL_ROLE])
+
     if _sum_of(at_peak) <= LOW * analysis.peak.requested_bytes:
         return
 

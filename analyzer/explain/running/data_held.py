@@ -163,6 +163,7 @@ def _report_stage(analysis: Analysis, one: DataStage, *, is_filling: bool) -> Fi
     stage = f"The tf.data stage {one.kind}"
     saves_bytes: int | None = None
     severity = Severity.MEDIUM if is_filling else Severity.LOW
+
     if one.kind == "queue":
         stage = "The queue of the PyDataset"
 

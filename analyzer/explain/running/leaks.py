@@ -143,6 +143,7 @@ def _report_results(
     )
     saves = 2 * round(growth.per_step_bytes * growth.last_step)
     own_bytes = find_own_peak(analysis.recording)
+
     if own_bytes and watch.first_call_bytes:
         saves = own_bytes - watch.first_call_bytes
 
@@ -282,6 +283,7 @@ def _find_rare_leak(
     steps = watch.later_step - watch.warmup - len(analysis.recording.steps)
     growing = [one for one in watch.held_later if not (one.bound or one.removes)]
     largest = max(growing, key=lambda one: one.size_bytes, default=None)
+
     if (
         largest is None
         or largest.size_bytes < _EXPLAINS_RATIO * growth.per_step_bytes * steps
@@ -359,6 +361,7 @@ def find_larger_call(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     own_bytes = find_own_peak(analysis.recording) or 0
     saves = own_bytes - steps_bytes
     lines = {"", *analysis.rows["source"]} - {watch.where}  # fit validates on its line
+
     if watch.peak_call in lines or saves < LOW * own_bytes:
         return
 

@@ -55,6 +55,7 @@ def growth_of(sizes: Mapping[int, int], warmup: int) -> TrendFigures:
     skipped = max(warmup, min(warmup + 3, last // 3), round(_WARMUP_RATIO * last))
     points = [point for point in points if point[0] > skipped]
     floors = _find_floors(points)
+
     if len(floors) < _FEWEST:
         return TrendFigures(trend="cannot tell", last_step=last)
 

@@ -26,6 +26,7 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     watch = analysis.recording.watch
     tried = set(rows.loc[rows["role"] == TRIAL_ROLE, "step"].dropna())
     steps = [step for step in analysis.full_steps if step.index not in tried]
+
     if len(steps) < _SIZES:
         return
 
@@ -33,6 +34,7 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     peaks = [peak.allocated_bytes for peak in found]
     low = min(peaks)
     high = max(peaks)
+
     if high - low < _SPREAD_RATIO * high:
         return
 

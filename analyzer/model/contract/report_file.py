@@ -681,6 +681,7 @@ def replace_non_finite(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: replace_non_finite(item) for key, item in value.items()}
+
     if isinstance(value, (list, tuple)):
         return [replace_non_finite(item) for item in value]
 

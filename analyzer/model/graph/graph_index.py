@@ -339,6 +339,7 @@ def describe_value(
         return Category.ACTIVATION, "activation"
     if is_kept or is_alive:
         return Category.ACTIVATION, _KEPT_ROLE if is_kept else ALIVE_ROLE
+
     if is_activation:
         return Category.ACTIVATION, FORWARD_ROLE
 

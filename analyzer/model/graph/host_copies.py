@@ -72,8 +72,10 @@ def is_input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) ->
         return op.type == COPY
     if op.attrs.get("_XlaMustCompile"):  # its arguments lie on the card, except handles
         return spec is None or spec.dtype == "resource"
+
     if runs_on_host(op) or spec is None or index in _HOST_INPUTS.get(op.type, ()):
         return True
+
     if spec.dtype == "int32":
         return index not in _DEVICE_INT32_INPUTS.get(op.type, ())
 

@@ -252,10 +252,13 @@ class _Values:
             return Category.CONSTANT, "constant"
         if is_convolution and dtype == "uint8":
             return Category.WORKSPACE, f"{structure.phases[op.name]} workspace"
+
         if is_convolution and on_card and not tensor and region in _COPY_ROLES:
             return Category.WORKSPACE, _COPY_ROLES[region]
+
         if structure.casts_weight(op, dtype):
             return Category.TEMPORARY, HALF_WEIGHT_ROLE
+
         if tensor in self._cache:
             return Category.KV_CACHE, CACHE_ROLE
 
@@ -293,6 +296,7 @@ class _Values:
         structure = self._structure
         phase = structure.phases[op.name]
         members: Sequence[str] = (tensor,)
+
         if phase is Phase.BACKWARD:
             members = self._sharing.members(tensor)
 

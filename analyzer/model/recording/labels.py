@@ -213,8 +213,10 @@ def _is_gradient(structure: GraphIndex, tensor: str, depth: int = 4) -> bool:
     op = structure.ops.get(split_tensor(tensor)[0])
     if op is None or depth == 0:
         return False
+
     if op.type == _OF_ROWS:
         return _is_gradient(structure, op.inputs[0], depth - 1)
+
     if op.type not in _SCALES | ALIAS_OPS:
         return False
 

@@ -135,6 +135,7 @@ def _pick(*keys: np.ndarray) -> int:
     candidates = np.arange(len(keys[0]))
     for key in keys:
         candidates = candidates[key[candidates] == key[candidates].min()]
+
     return int(candidates[0])
 
 
@@ -144,6 +145,7 @@ def alive_at(allocations: pd.DataFrame, instant: int) -> pd.DataFrame:
         (allocations["born"] <= instant) & (allocations["dies"] > instant)
     ]
     later = (alive["turns_at"] > instant).fillna(False).astype(bool)
+
     if not later.any():
         return alive
 

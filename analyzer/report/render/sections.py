@@ -157,12 +157,16 @@ def cell_text(cell: Cell, kind: ColumnKind) -> str:
     value = cell.value
     if value is None or kind == "bar":
         return ""
+
     if isinstance(value, str):
         return value
+
     if kind == "bytes":
         return format_bytes(value)
+
     if kind == "change":
         return signed_bytes(value) if value else "same"
+
     if kind == "percent":
         return f"{value:.1%}"
 

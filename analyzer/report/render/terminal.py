@@ -66,6 +66,7 @@ def print_terminal(
         console.print(_line(f"{left} more lines with -v", "dim"))
     if rows and is_verbose:
         console.print()
+
     if rows:
         console.print(Text(following, "bold"), soft_wrap=True)
 

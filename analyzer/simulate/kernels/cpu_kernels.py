@@ -62,6 +62,7 @@ def _plan_unstack(call: Call) -> MemoryPlan:
     source = int(call.op.type == "TensorListScatterIntoExistingList")
     rows = (call.shape(source) or (0,))[0]
     row_bytes = call.input_size(source) // max(rows, 1)
+
     return MemoryPlan(
         (_HANDLE,),
         lists=ListUse.UNSTACK,

@@ -548,6 +548,7 @@ def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
     is_offered = (
         on.has_cuda_core_algorithms and on.call.dilation == 1 and on.call.stride <= 2
     )
+
     if not (is_tried and is_offered and 1 < side <= 32):
         return None
 
@@ -625,6 +626,7 @@ def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
         return None
     if on.is_filter_gradient and not on.is_pointwise:
         return None
+
     if on.call.channels_last and on.is_aligned:
         return None
 

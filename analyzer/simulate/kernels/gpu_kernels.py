@@ -98,6 +98,7 @@ def _plan_on_card(rules: Mapping[str, Rule], call: Call) -> MemoryPlan:
     default = cpu.plan if op.type in _AS_ON_CPU else cpu.plan_unknown
     plan = rules.get(op.type, default)(call)
     outputs = []
+
     for index, output in enumerate(plan.outputs):
         is_away = is_output_on_host(op, index, call.inputs)
         outputs.append(ELSEWHERE if is_away and output.way is not Way.ALIAS else output)

@@ -475,6 +475,7 @@ class _Building:
             self._step_at(time),
             (_NEVER, _NEVER),
         )
+
         if time >= update:
             return Phase.UPDATE
 

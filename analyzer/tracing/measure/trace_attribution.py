@@ -168,6 +168,7 @@ def _label_by_graph(
     cut_ends = table["step"].map(cut).fillna(-1).to_numpy(np.int64)
     is_cut = (cut_ends >= 0) & (table["dies"].to_numpy() > cut_ends)
     is_forward = np.isin(labels.role, [ALIVE_ROLE, Category.ACTIVATION.value])
+
     if not infer:
         labels.role[is_cut & is_forward] = LEFT_ROLE
 
@@ -510,6 +511,7 @@ def _add_unread(
     is_older = (table["born"] < min(moments, default=0)) & table["step"].isna()
     may_hold = (is_older | is_assigned) & ~table.index.isin(holdings)
     on_card = ~table["allocator"].isin(list(HOST_ALLOCATORS))
+
     if (may_hold & on_card).any():
         may_hold &= on_card
 

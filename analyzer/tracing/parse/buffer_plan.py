@@ -148,6 +148,7 @@ class _Module:
             )
         ]
         allocations.sort(key=lambda one: one.index)
+
         return tuple(self._make_region(one, results) for one in allocations)
 
     def _find_maker(

@@ -350,6 +350,7 @@ def _find_times(times_ns: Sequence[int], filled: Sequence[int]) -> Positions:
     is_far = max(filled, default=0) * 1000 >= _MOST_PS
     origin_ns = min(filled) if is_far else 0
     base_ps = [(time_ns - origin_ns) * 1000 for time_ns in times_ns]
+
     if any(abs(base) >= _MOST_PS for base in base_ps):
         raise ValueError(_FAR_TIMES)
 

@@ -54,6 +54,7 @@ def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str, int]:
     files = sorted(
         dump.glob(f"*.a_{name}__*after_optimizations.hlo.pb")
     )  # oldest first
+
     if not files:
         return b"", "", 0
 
