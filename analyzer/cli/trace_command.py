@@ -356,11 +356,10 @@ def _trace_script(
             )
 
         if result is None:
-            if end.status == _USAGE:  # the script itself has said why it ended
-                _print_lines(
-                    f"Its options follow --: analyze trace {spec.text} -- OPTIONS"
-                )
-            elif not end.fault:
+            has_usage = end.status == _USAGE  # the script itself has said why it ended
+            if has_usage and not request.arguments:
+                _print_lines("Options of a script follow --: … -- --epochs 2")
+            elif not (end.fault or has_usage):
                 _print_lines(_explain_missing_trace(spec, request, end))
 
             raise ScriptStatus(end.status)

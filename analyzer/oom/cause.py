@@ -128,11 +128,11 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
         cause = Cause.HOST
         title = "The process was killed, most likely for lack of host memory"
     elif row.is_unclear and free is not None:
-        is_full = free.low < LIBRARY_BYTES
-        cause = cause if is_full else Cause.CANNOT_TELL
-        reason = (
-            "because the card was full" if is_full else "not for lack of card memory"
-        )
+        reason = "because the card was full"
+        if free.low >= LIBRARY_BYTES:
+            cause = Cause.CANNOT_TELL
+            reason = "not for lack of card memory"
+
         title = f"{failure.component} failed to start, {reason}"
 
     figures = [
@@ -319,8 +319,11 @@ def _is_held_by_others(failure: LoggedFailure, want: Range) -> bool:
 
 def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
     """Yield sentences that support the verdict."""
-    unclear = (Cause.DRIVER_REFUSED, Cause.CANNOT_TELL, Cause.BESIDE_THE_POOL)
-    if failure.refusals and cause in unclear:
+    if failure.refusals and cause in (
+        Cause.DRIVER_REFUSED,
+        Cause.CANNOT_TELL,
+        Cause.BESIDE_THE_POOL,
+    ):
         count = times(sum(run.times for run in failure.refusals))
         least = format_bytes(min(run.last_bytes for run in failure.refusals))
         yield f"The driver refused {count} before, down to {least}: less than that was free."

@@ -133,3 +133,5 @@ def test_the_scripts_own_usage_stands_alone(tmp_path: Path) -> None:
     done = run(tmp_path, code, "--", "--unknown")
     assert done.returncode == 2
     assert done.stderr == "usage: p [-h]\np: error: unrecognized arguments: --unknown\n"
+    needs = code.replace("p.parse", "p.add_argument('--width', required=True)\np.parse")
+    assert "Options of a script follow --" in run(tmp_path, needs).stderr
