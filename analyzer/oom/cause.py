@@ -155,7 +155,6 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
     limit = failure.limit
     card = failure.card_memory
     pool = failure.pool
-
     free = failure.free
     room = failure.room
     left = difference(limit, failure.in_use)
@@ -208,7 +207,6 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
 
     title = "Fragmentation: {want} requested and {free} free, but "
     hole = "no free chunk is as large."
-
     if failure.largest_hole is not None:
         hole = "the largest free chunk is {largest_hole}."
 

@@ -1056,7 +1056,6 @@ def _find_flow(
         ]
         if not given:  # a trace lacks the sizes of some inputs
             return None
-
         name, words, detail = "enlarged", *_ENLARGED
         share = 1 - max(given) / size
         is_found = is_most(analysis, analysis.at_peak(gone))
