@@ -136,7 +136,7 @@ _EXPANDING = {
     _JOINED: (
         "repeated tensors side by side",
         "A product of joined tensors is the sum of the products of each: x @ w[:n] + "
-        "y @ w[n:]. The sum broadcasts what tf.tile and tf.repeat copy.",
+        "y @ w[n:]. The sum broadcasts, so tf.tile and tf.repeat go.",
     ),
     _PATCHES: (
         "an image's overlapping patches",
@@ -181,7 +181,7 @@ _SUM_OF_PRODUCTS = (
 )
 _ENLARGED = (
     "is enlarged before ops that can take the small tensor",
-    "Pixels of an enlarged tensor repeat those of the small one. For a loss, shrink the "
+    "Pixels of an enlarged tensor repeat pixels of the small one. For a loss, shrink the "
     "labels: tf.image.resize(labels, size, method='nearest'). Add levels of a pyramid at "
     "the size of the smaller one, and enlarge the last result alone.",
 )
@@ -191,7 +191,7 @@ _PART_OF_DIAGONAL = (
 )
 _PART_OF_SLICES = (
     "tf.gather takes a whole slice for each number of its index. If the index holds "
-    "positions, such as those of tf.where, take one element for each: tf.gather_nd(x, "
+    "positions, such as the result of tf.where, take one element for each: tf.gather_nd(x, "
     "index), or tf.boolean_mask(x, mask)."
 )
 _PART = (
@@ -574,8 +574,8 @@ def _report_persistent(
         analysis,
         "persistent-tape",
         f"A persistent GradientTape keeps {len(kept):,} results and gradients",
-        "A persistent tape frees nothing before it is deleted, and records the ops of "
-        "tape.gradient inside its with block too. Call tape.gradient once, after the "
+        "A persistent tape frees nothing before it is deleted. Inside its with block it "
+        "also records the ops of tape.gradient. Call tape.gradient once, after the "
         "block, without persistent=True.",
         kept,
         where,
