@@ -47,8 +47,12 @@ def report(folder: Path, command: str, target: str, *options: str) -> dict[str, 
 
 
 @pytest.mark.slow
-def test_generated_tokens_need_what_tensorflow_allocates(tmp_path: Path) -> None:
+def test_generated_tokens_need_what_tensorflow_allocates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copy(TARGET, tmp_path)
+    # On several threads the peak depends on the ops that overlap.
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
     options = ("--mode", "generate", "--shape", str(TOKENS), "--no-jit")
     found, real = (
         report(tmp_path, command, "generation.py:speaker", *options)
@@ -61,7 +65,8 @@ def test_generated_tokens_need_what_tensorflow_allocates(tmp_path: Path) -> None
         bounds["low_bytes"] <= real["peak"]["requested_bytes"] <= bounds["high_bytes"]
     )
     for one in (found, real):
-        assert one["categories_at_peak"]["kv_cache"] >= CACHE_BYTES
+        # The cache, and a part of it with the keys or values of a new token.
+        assert one["categories_at_peak"]["kv_cache"] >= CACHE_BYTES * 3 // 2
 
 
 def write_preset(folder: Path) -> str:

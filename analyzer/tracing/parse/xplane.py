@@ -243,7 +243,7 @@ class _Reading:
         damage = describe_damage(DamageReason.UNREADABLE_EVENTS, lost)
 
         return RawTrace(
-            events=self._memory.table(base_ps),
+            events=_name_requests(self._memory.table(base_ps), runs),
             step_markers=self._sort("steps", base_ps),
             markers=self._sort("marks", base_ps),
             op_runs=runs[~is_pipeline],
@@ -340,6 +340,30 @@ class _Reading:
         }
 
         return pd.DataFrame(columns, copy=False)
+
+
+def _name_requests(events: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the events, each request without an op's name with the op that its thread runs.
+
+    XLA compiles some ops alone, whose results it requests without the name
+    (``xla_compile_on_demand_op.cc``).
+    """
+    ops = events["op"]
+    is_open = ((ops == "") & (events["kind"] == 1)).to_numpy()
+
+    for thread, own in runs[runs["thread"].isin(events["thread"][is_open])].groupby(
+        "thread"
+    ):
+        rows = np.flatnonzero(is_open & (events["thread"] == thread).to_numpy())
+        times_ps = events["time_ps"].to_numpy()[rows]
+        place = np.searchsorted(own["start_ps"], times_ps, side="right") - 1
+        is_inside = (place >= 0) & (own["end_ps"].to_numpy()[place] >= times_ps)
+
+        if is_inside.any():
+            ops = ops.astype(object)
+            ops.iloc[rows[is_inside]] = own["op"].astype(object).iloc[place[is_inside]]
+
+    return events.assign(op=ops.astype("category"))
 
 
 def _find_times(times_ns: Sequence[int], filled: Sequence[int]) -> Positions:
