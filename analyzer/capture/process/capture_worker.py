@@ -306,6 +306,17 @@ def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Ca
         return run_steps(make, steps, end_trace=end_trace, dump=folder / DUMP)
 
 
+# Cautions about an allocator that writes no memory events (``gpu_cudamallocasync_allocator.cc``).
+_NO_EVENTS = (
+    "TF_GPU_ALLOCATOR={} records no allocations: unset it, and trace again to see the "
+    "card's tensors."
+)
+_DEFAULT_ALLOCATOR = (
+    "Simulated with TensorFlow's default allocator, because TF_GPU_ALLOCATOR={} records "
+    "no allocations."
+)
+
+
 def write_run(folder: Path, captured: Captured) -> None:
     """Write the note, the graph and compiled functions into the run folder."""
     notes = []
@@ -330,7 +341,15 @@ def write_run(folder: Path, captured: Captured) -> None:
 
         (folder / graph).write_bytes(pack(encode_graph(content)))
 
+    from analyzer.capture.run.allocator_figures import DRIVER_POOLS
+
     run = replace(captured.run, graph=graph, xla=tuple(notes))
+    name = os.environ.get("TF_GPU_ALLOCATOR", "")
+
+    if name in DRIVER_POOLS and run.device.kind == "gpu":
+        caution = _NO_EVENTS if run.simulated_card is None else _DEFAULT_ALLOCATOR
+        run = replace(run, caution=f"{run.caution} {caution.format(name)}".strip())
+
     (folder / RUN_FILE).write_bytes(encode_run(run))
 
 

@@ -18,7 +18,7 @@ from analyzer.model.contract.child_messages import AllocatorFigures
 _UUID_BYTES = 16
 
 # Values of ``TF_GPU_ALLOCATOR`` that leave the pool to the driver, where it grows.
-_DRIVER_POOLS = ("cuda_malloc_async", "cuda_malloc")
+DRIVER_POOLS = ("cuda_malloc_async", "cuda_malloc")
 
 
 def read_allocators() -> tuple[AllocatorFigures, ...]:
@@ -62,7 +62,7 @@ def _list_cards() -> Iterator[Any]:
 
 def _does_grow(card: Any) -> bool:
     """Return whether a card's pool grows; the environment overrides the program."""
-    if os.environ.get("TF_GPU_ALLOCATOR") in _DRIVER_POOLS:
+    if os.environ.get("TF_GPU_ALLOCATOR") in DRIVER_POOLS:
         return True
 
     forced = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "")

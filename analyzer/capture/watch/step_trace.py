@@ -176,17 +176,6 @@ class StepTrace:
             self.is_cut = True
             self._stop_profiler()
 
-    def suspend(self) -> bool:
-        """Release the profiler for the program's own; return whether the trace must be closed."""
-        must_close = self.is_open and self.done >= _ENOUGH
-        if self.is_open and not must_close:
-            self.discard()
-        elif self._is_running and not self.is_open:
-            self.is_cut = True
-            self._stop_profiler()
-
-        return must_close
-
     # The steps
 
     def open(self, record: FunctionRecord | None, *, least: int = 1) -> None:

@@ -12,6 +12,7 @@ import inspect
 import os
 import sys
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
@@ -171,6 +172,9 @@ class GradientSteps:
 
         return 1
 
+
+# Modules with the functions that start and stop a profile; tf_keras uses the second.
+_PROFILERS = (tf.profiler.experimental, profiler_v2)
 
 _MAX_FUNCTIONS = 50  # functions in the note, those traced most often
 
@@ -581,17 +585,15 @@ class Hooks:
         self._watcher = watcher
         self._wrappers = ExitStack()
         self._local = threading.local()
+        self._skips = False  # whether a profile of the program is left out
 
     def install(self) -> None:
         """Install all wrappers."""
         self.install_lasting(has_tapes=True)
 
-        # tf_keras calls the second
-        for module in (
-            tf.profiler.experimental,
-            profiler_v2,
-        ):
-            self._report(module, "start", self._release_profiler, first=True)
+        for module in _PROFILERS:
+            wrapper = wrap_calls(module, "start", self._skip_profile)
+            self._wrappers.enter_context(wrapper)
 
     def remove(self) -> None:
         """Remove all wrappers."""
@@ -601,6 +603,9 @@ class Hooks:
         """Install the wrappers that count steps, functions, models, data sets, and maybe tapes."""
         watcher = self._watcher
         data = self._watcher.objects
+
+        for module in _PROFILERS:
+            self._wrappers.enter_context(wrap_calls(module, "stop", self._end_profile))
 
         dataset = tf.data.Dataset
         self._around(Function, "__call__", watcher.call_function)
@@ -629,10 +634,22 @@ class Hooks:
             self._report(tape, "reset", watcher.reset_tape)
             self._report(tape, "gradient", watcher.note_gradient)
 
-    def _release_profiler(self, *_: Any) -> None:
-        """Release the profiler, because the program starts its own profile and only one can run."""
-        if self._watcher.trace.suspend():
-            self._watcher.interrupt_trace()
+    def _skip_profile(self, *_: Any, **__: Any) -> None:
+        """Leave out the program's own profile, because only one can run."""
+        self._skips = True
+        warnings.warn(
+            "This profile is left out: the program is traced, and only one trace can run.",
+            stacklevel=3,
+        )
+
+    def _end_profile(
+        self, old: Callable[..., None], *args: Any, **options: Any
+    ) -> None:
+        """End the program's own profile, unless it was left out."""
+        if not self._skips:
+            old(*args, **options)
+
+        self._skips = False
 
     def _note_op(self, _: Any, args: Arguments, __: FrameType | None) -> None:
         """Note an eager op that finds no memory, as Keras reports no errors to callbacks."""

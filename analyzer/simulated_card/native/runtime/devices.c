@@ -119,7 +119,11 @@ API(cuGetExportTable)(const void **t, const void *id) {
   *t = 0;
   return NOT_FOUND;
 }
-API(cuInit)(unsigned f) { return card_count ? OK : NO_DEVICE; }
+API(cuInit)(unsigned f) {
+  // Other allocators record no allocations. TensorFlow reads their name when it makes a device.
+  unsetenv("TF_GPU_ALLOCATOR");
+  return card_count ? OK : NO_DEVICE;
+}
 API(cuDriverGetVersion)(int *v) {
   *v = 12090;
   return OK;
