@@ -129,9 +129,14 @@ def find_action(report: ReportFile) -> str:
             "Estimate the whole step and what each change saves: the next command does."
         )
 
+    if not changes and report.failure is not None:
+        return (
+            "Lower the batch size; a trace with a larger --limit shows the whole need."
+        )
+
     program = report.program
     if not changes and program is not None and program.ended:
-        if report.kind is Kind.SIMULATED_CARD and report.failure is None:
+        if report.kind is Kind.SIMULATED_CARD:
             return "Trace it without --gpu: the CPU computes all values, a simulated card few."
         if program.whole_run:
             return "Let the program run to its end, and trace it again."
