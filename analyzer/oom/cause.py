@@ -242,7 +242,12 @@ def _judge_by_map(failure: LoggedFailure, want: Range) -> Judgement:
     if failure.is_workspace:
         request = "No algorithm of cuDNN had room for its workspace ({want} or more)"
 
-    return Cause.CANNOT_TELL, f"{request}; the log does not give the bytes in use."
+    missing = "the bytes in use"
+    if failure.in_use is not None:
+        request += " with {in_use} in use"
+        missing = "the limit"
+
+    return Cause.CANNOT_TELL, f"{request}; the log does not give {missing}."
 
 
 def _judge_full(

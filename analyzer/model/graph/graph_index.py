@@ -272,6 +272,7 @@ UPDATE_ROLE = "optimizer temporary"
 PASSED_GRADIENT_ROLE = "gradient read in the backward pass"  # of an activation
 _KEPT_ROLE = "kept for the backward pass"  # by readers
 ALIVE_ROLE = "alive in backward"  # by lifetime, without known readers
+_RECOMPUTED_ROLE = "computed again in the backward pass"
 LEFT_ROLE = "its readers are not in the trace"  # of a step that was cut
 FORWARD_ROLE = "read in the forward pass only"
 
@@ -318,11 +319,13 @@ def describe_value(
     is_kept: bool = False,
     is_alive: bool = False,
     is_activation: bool = False,
+    is_recomputed: bool = False,
 ) -> Label:
     """Return the category and the role of a value that an op of a phase computes.
 
     ``infers`` says that the step has no backward pass, ``is_kept`` that the backward pass reads the
-    value, ``is_alive`` that it begins while the value is alive.
+    value, ``is_alive`` that it begins while the value is alive, ``is_recomputed`` that it computes the
+    value again.
     """
     if phase is not Phase.FORWARD:
         if of_variable:
@@ -332,6 +335,8 @@ def describe_value(
 
         if phase is Phase.UPDATE:
             return Category.TEMPORARY, UPDATE_ROLE
+        if is_recomputed and is_activation:
+            return Category.ACTIVATION, _RECOMPUTED_ROLE
 
         return Category.TEMPORARY, "backward temporary"
 
@@ -387,6 +392,19 @@ def find_gradient_ops(structure: GraphIndex) -> frozenset[str]:
     return frozenset(reach(found, find_users))
 
 
+def is_recomputed(
+    structure: GraphIndex, name: str, gradient_ops: frozenset[str]
+) -> bool:
+    """Say whether an op of the backward pass computes a value of the forward pass again.
+
+    ``tf.recompute_grad`` runs the function itself, outside of the tape's scope.
+    """
+    is_backward = structure.phases.get(name) is Phase.BACKWARD
+    is_derived = bool(structure.evidence) or name in gradient_ops
+
+    return is_backward and not is_derived and not is_in_gradient_scope(name)
+
+
 def _reads_unknown_gradient(structure: GraphIndex, op: Op) -> bool:
     """Say whether an op without a known gradient among its inputs reads one.
 
@@ -411,4 +429,4 @@ def _reads_unknown_gradient(structure: GraphIndex, op: Op) -> bool:
         if loss is not None and loss.type.endswith(_LOSS_WITH_GRADIENT):
             return True
 
-    return not has_values
+    return not has_values and is_in_gradient_scope(op.name)

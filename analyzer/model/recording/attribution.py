@@ -39,6 +39,7 @@ from analyzer.model.graph.graph_index import (
     describe_value,
     find_gradient_ops,
     is_float,
+    is_recomputed,
     list_outputs,
     makes_activation,
 )
@@ -320,6 +321,7 @@ class _Values:
             is_kept=Phase.BACKWARD in readers,
             is_alive=is_alive and of_floats and not readers,
             is_activation=is_activation,
+            is_recomputed=is_recomputed(structure, op.name, self._gradient_ops),
         )
 
 

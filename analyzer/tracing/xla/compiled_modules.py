@@ -39,6 +39,7 @@ from analyzer.model.graph.graph_index import (
     find_inlined,
     is_float,
     is_in_gradient_scope,
+    is_recomputed,
     makes_activation,
 )
 from analyzer.model.recording.attribution import match_output
@@ -422,6 +423,8 @@ def label_holders(
                 carries_gradient=is_number and is_passed,
                 is_kept=is_kept,
                 is_activation=is_number and makes_activation(holder.op_type),
+                is_recomputed=structure is not None
+                and is_recomputed(structure, name, passing),
             )
 
         tensor = f"{name}:{outputs.index(own)}" if own in outputs else ""
