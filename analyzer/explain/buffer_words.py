@@ -13,6 +13,7 @@ from analyzer.model.contract.report_file import BufferRow
 from analyzer.model.contract.run_note import HeldTensors
 from analyzer.model.graph.buffer_sharing import find_copies_of_inputs
 from analyzer.model.graph.graph_index import PASSING_ROLES, Phase
+from analyzer.model.recording.labels import ELEMENT_ROLE
 from analyzer.model.recording.records import Recording, Step
 
 _Row = TypeVar("_Row", bound=BufferRow)
@@ -187,6 +188,8 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
     if category == Category.INPUT:
         if role.startswith("batch"):
             return "a batch of the data set"
+        if role == ELEMENT_ROLE:
+            return role
         if int(row["born"]) < first:
             return "an input that the program holds"
 

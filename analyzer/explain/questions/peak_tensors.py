@@ -30,7 +30,7 @@ from analyzer.explain.questions.amplification import (
 )
 from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.contract.fields import Category
-from analyzer.model.recording.labels import BATCH_ROLE
+from analyzer.model.recording.labels import BATCH_ROLE, ELEMENT_ROLE
 from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLE, Finding, Severity
 from analyzer.model.units import format_bytes
 
@@ -232,6 +232,10 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
 
     last = steps[-1].last
     is_new = rows["born"].between(steps[-2].last + 1, last)
+    left = rows[is_new & (rows["dies"] > last) & (rows["role"] != ELEMENT_ROLE)]
+
+    if left["requested_bytes"].sum() < SMALL_SLOPE_BYTES:
+        return  # the data set fills its buffers
 
     yield Finding(
         id="growth-per-step",
@@ -242,7 +246,7 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
         "function that is traced again each time. Store numbers instead of "
         "tensors: .numpy() or float().",
         saves_bytes=rise,
-        evidence=describe_largest(rows[is_new & (rows["dies"] > last)]),
+        evidence=describe_largest(left),
     )
 
 

@@ -35,6 +35,7 @@ from analyzer.model.recording.attribution import (
 from analyzer.model.recording.labels import (
     BATCH_ROLE,
     COPIED_BATCH,
+    ELEMENT_ROLE,
     Holding,
     Labels,
     Mask,
@@ -94,6 +95,10 @@ def attribute(
     marked = np.append(raw.events["thread"].isin(marking), False)
     python = marked[table["born"].to_numpy()]
     sharing = None
+
+    # Results of a data set's functions wait in its buffers.
+    is_called = table["run_id"].isin(raw.pipeline_ids) & (table["region"] == "output")
+    labels.fill(is_called.to_numpy(), Category.INPUT, ELEMENT_ROLE)
 
     if structure is not None:
         tensors = match_outputs(table, structure, freers)

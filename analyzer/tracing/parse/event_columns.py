@@ -271,6 +271,7 @@ _SPAN = re.compile(f"(?:Reduce)?(Iterator::|{FUNCTION_SPAN})")
 MARK = 2
 CALL = 3
 EXECUTOR = 4
+CAPTURED = 5
 _KINDS = {
     b"MemoryAllocation": 1,
     b"MemoryDeallocation": -1,
@@ -284,8 +285,9 @@ class PlaneNames:
     """The meaning of the keys of one plane's events and statistics.
 
     By position among the event keys: ``kind`` (1 an allocation, -1 a free, ``MARK`` of this package's
-    capture, ``CALL`` of a compiled JAX function, ``EXECUTOR``, 0 another event) and ``op`` (number of
-    the op that ran, -1 for another event). By position among the statistic keys: ``column`` (position
+    capture, ``CALL`` of a compiled JAX function, ``EXECUTOR``, ``CAPTURED`` for a call of a data set's
+    function, 0 another event) and ``op`` (number of the op that ran, -1 for another event).
+    By position among the statistic keys: ``column`` (position
     in ``COLUMNS``), ``has_name`` and ``text`` (number of the name as a text that an event refers to).
     A last entry is for unknown keys. ``op_types``: op name -> type, of all names in the plane.
     """
@@ -334,6 +336,8 @@ def _find_kind(name: bytes) -> int:
         return MARK
     if name.startswith(_CALL):
         return CALL
+    if name.startswith(FUNCTION_SPAN.encode()):
+        return CAPTURED
 
     return _KINDS.get(name, 0)
 
@@ -553,6 +557,18 @@ def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
     return whole.assign(op=whole["op"].astype("category"))
 
 
+def read_run_ids(
+    block: EventBlock,
+    rows: npt.NDArray[np.bool_],
+    names: PlaneNames,
+) -> tuple[Positions, Positions]:
+    """Return the events that have the id of a run, and the ids; ``rows`` is a mask of shape ``(n,)``."""
+    stats = block.stats(rows[block.stat_event])
+    chosen = stats["name_id"] == names.stat_key("id")
+
+    return stats["event"][chosen], stats["integer"][chosen]
+
+
 class KernelColumns:
     """Columns of kernels, launches and executor events; times are relative to their line's."""
 
@@ -627,11 +643,7 @@ class KernelColumns:
         names: PlaneNames,
     ) -> None:
         """Add the executor's events, a mask of shape ``(n,)``."""
-        stats = block.stats(rows[block.stat_event])
-        chosen = stats["name_id"] == names.stat_key("id")
-        event = stats["event"][chosen]
-        run = stats["integer"][chosen]
-
+        event, run = read_run_ids(block, rows, names)
         start = block.offset_ps[event]
         end = start + block.duration_ps[event]
 

@@ -32,6 +32,7 @@ from analyzer.model.recording.records import (
 )
 from analyzer.tracing.parse.event_columns import (
     CALL,
+    CAPTURED,
     EXECUTOR,
     MARK,
     XLA_STATS,
@@ -42,6 +43,7 @@ from analyzer.tracing.parse.event_columns import (
     PlaneNames,
     Positions,
     read_blocks,
+    read_run_ids,
 )
 from analyzer.tracing.parse.event_columns import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.event_columns import WATCHED_STEP as WATCHED_STEP
@@ -86,6 +88,8 @@ class RawTrace:
     op_runs: pd.DataFrame
     # The same for calls of iterators and of their functions
     pipeline_runs: pd.DataFrame
+    # Run ids of functions that a data set calls
+    pipeline_ids: frozenset[int]
     # Op -> type, from names of events and annotations of kernels
     op_types: Mapping[str, str]
     # Launches of kernels and copies; see ``KernelColumns.kernels``
@@ -198,6 +202,7 @@ class _Reading:
             "calls": [],
         }
 
+        self._pipeline_ids: set[int] = set()
         self._unnamed = 0
         self._events = 0
 
@@ -248,6 +253,7 @@ class _Reading:
             markers=self._sort("marks", base_ps),
             op_runs=runs[~is_pipeline],
             pipeline_runs=runs[is_pipeline],
+            pipeline_ids=frozenset(self._pipeline_ids),
             op_types=op_types,
             kernels=self._kernels.kernels(base_ps),
             function_runs=self._kernels.function_runs(base_ps),
@@ -298,6 +304,9 @@ class _Reading:
         is_executor = kind == EXECUTOR
         if is_executor.any():
             self._kernels.add_runs(block, is_executor, line, names)
+
+        called = read_run_ids(block, kind == CAPTURED, names)[1]
+        self._pipeline_ids.update(called.tolist())
 
         op = names.op[place]
         ran = np.flatnonzero((op >= 0) & (kind != MARK) & ~is_memory & ~is_step)
