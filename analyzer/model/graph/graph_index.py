@@ -393,16 +393,17 @@ def find_gradient_ops(structure: GraphIndex) -> frozenset[str]:
 
 
 def is_recomputed(
-    structure: GraphIndex, name: str, gradient_ops: frozenset[str]
+    structure: GraphIndex | None, name: str, gradient_ops: frozenset[str]
 ) -> bool:
     """Say whether an op of the backward pass computes a value of the forward pass again.
 
     ``tf.recompute_grad`` runs the function itself, outside of the tape's scope.
     """
-    is_backward = structure.phases.get(name) is Phase.BACKWARD
-    is_derived = bool(structure.evidence) or name in gradient_ops
+    if structure is None or structure.evidence or name in gradient_ops:
+        return False
 
-    return is_backward and not is_derived and not is_in_gradient_scope(name)
+    is_backward = structure.phases.get(name) is Phase.BACKWARD
+    return is_backward and not is_in_gradient_scope(name)
 
 
 def _reads_unknown_gradient(structure: GraphIndex, op: Op) -> bool:

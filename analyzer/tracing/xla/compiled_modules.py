@@ -413,18 +413,16 @@ def label_holders(
         elif not holder.op_name:  # such as zeros, which XLA may make early
             category, role = Category.TEMPORARY, ""
         else:
-            is_passed = structure is None or name in passing
             is_kept = holder.first < start < holder.last
 
             category, role = describe_value(
                 Phase.FORWARD if infer or is_kept else phase,
                 infers=infer,
                 of_variable=name in makers,
-                carries_gradient=is_number and is_passed,
+                carries_gradient=is_number and (not structure or name in passing),
                 is_kept=is_kept,
                 is_activation=is_number and makes_activation(holder.op_type),
-                is_recomputed=structure is not None
-                and is_recomputed(structure, name, passing),
+                is_recomputed=is_recomputed(structure, name, passing),
             )
 
         tensor = f"{name}:{outputs.index(own)}" if own in outputs else ""
