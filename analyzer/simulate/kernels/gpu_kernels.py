@@ -117,11 +117,11 @@ def _plan_deep_pooling(call: Call) -> MemoryPlan:
         return plan_allocation(call)
 
     if call.op.type in ("AvgPool3D", "MaxPool3D"):
-        return plan_allocation(call, after_bytes=(call.input_size(0), call.size()))
+        return plan_allocation(call, (call.input_size(0), call.size()))
 
     copies = (call.size(), call.input_size(1))
 
-    return plan_allocation(call, after_bytes=2 * copies)
+    return plan_allocation(call, 2 * copies)
 
 
 def _plan_batch_norm(call: Call) -> MemoryPlan:
@@ -227,7 +227,7 @@ def _plan_copies(
 
     is_padded = padded_bytes != image_bytes
     padding = padded_bytes * is_padded
-    after: tuple[int, ...] = (padding, kernel_bytes)
+    copies: tuple[int, ...] = (padding, kernel_bytes)
 
     if is_last and not described.channels_last:
         image_copy = padded_bytes * (described.image[1] > 1)
@@ -240,15 +240,14 @@ def _plan_copies(
             "filter_gradient": (padding, kernel_bytes, result_copy, image_copy),
         }
 
-        after = buffers[described.direction]
+        copies = buffers[described.direction]
     elif described.direction == "input_gradient":
         # The result is computed into ``pre_transformed_in_backprop``, of the same size, which becomes
         # the output. The allocated output is freed, and asymmetric padding is removed after trials.
-        before = without_zeros((call.size(), kernel_bytes, padding))
-        plan = MemoryPlan(outputs=(allocate(call, region="temp"),), before_bytes=before)
-        after = ()
+        plan = MemoryPlan(outputs=(allocate(call, region="temp"),))
+        copies = (call.size(), kernel_bytes, padding)
 
-    return replace(plan, after_bytes=without_zeros(after))
+    return replace(plan, temporaries_bytes=without_zeros(copies))
 
 
 def _find_shapes(call: Call, direction: str) -> tuple[tuple[int, ...] | None, ...]:
@@ -345,7 +344,7 @@ def plan_recurrent_layer(call: Call) -> MemoryPlan:
 
     return MemoryPlan(
         outputs=outputs,
-        after_bytes=(_find_workspace(call, call.size(0)),),
+        temporaries_bytes=(_find_workspace(call, call.size(0)),),
     )
 
 
@@ -358,7 +357,7 @@ def plan_recurrent_gradient(call: Call) -> MemoryPlan:
 
     workspace_bytes = _find_workspace(call, call.input_size(5))
 
-    return MemoryPlan(outputs=tuple(outputs), after_bytes=(workspace_bytes,))
+    return MemoryPlan(outputs=tuple(outputs), temporaries_bytes=(workspace_bytes,))
 
 
 def _find_workspace(call: Call, result_bytes: int) -> int:
