@@ -412,3 +412,6 @@ def _reads_unknown_gradient(structure: GraphIndex, op: Op) -> bool:
             return True
 
     return not has_values
+
+
+NO_GRAPH = build_graph_index(())
