@@ -140,7 +140,7 @@ def _plan_cross_entropy(call: Call) -> MemoryPlan:
     ``SparseSoftmaxXentWithLogitsOp``, ``SoftmaxXentWithLogitsOp``.
     """
     outputs = (allocate(call, 0), forward(call, (0,), 1))
-    return MemoryPlan(outputs=outputs, temporaries_bytes=(call.size(0),))
+    return MemoryPlan(outputs=outputs, before_bytes=(call.size(0),))
 
 
 _RULES = _LIST_RULES | assign_rules(

@@ -244,10 +244,11 @@ def _plan_copies(
     elif described.direction == "input_gradient":
         # The result is computed into ``pre_transformed_in_backprop``, of the same size, which becomes
         # the output. The allocated output is freed, and asymmetric padding is removed after trials.
-        plan = MemoryPlan(outputs=(allocate(call, region="temp"),))
-        copies = (call.size(), kernel_bytes, padding)
+        before = without_zeros((call.size(), kernel_bytes, padding))
+        plan = MemoryPlan(outputs=(allocate(call, region="temp"),), before_bytes=before)
+        copies = ()
 
-    return replace(plan, temporaries_bytes=without_zeros(copies))
+    return replace(plan, after_bytes=without_zeros(copies))
 
 
 def _find_shapes(call: Call, direction: str) -> tuple[tuple[int, ...] | None, ...]:
@@ -344,7 +345,7 @@ def plan_recurrent_layer(call: Call) -> MemoryPlan:
 
     return MemoryPlan(
         outputs=outputs,
-        temporaries_bytes=(_find_workspace(call, call.size(0)),),
+        after_bytes=(_find_workspace(call, call.size(0)),),
     )
 
 
@@ -357,7 +358,7 @@ def plan_recurrent_gradient(call: Call) -> MemoryPlan:
 
     workspace_bytes = _find_workspace(call, call.input_size(5))
 
-    return MemoryPlan(outputs=tuple(outputs), temporaries_bytes=(workspace_bytes,))
+    return MemoryPlan(outputs=tuple(outputs), after_bytes=(workspace_bytes,))
 
 
 def _find_workspace(call: Call, result_bytes: int) -> int:

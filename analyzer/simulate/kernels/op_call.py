@@ -44,12 +44,15 @@ ELSEWHERE = Output(Way.NONE, elsewhere=True)
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The requests of one run of a kernel, and its effect on a variable or a list."""
+    """The requests of one run of a kernel, and its effect on a variable or a list.
+
+    Temporaries are freed at its end.
+    """
 
     # Those of the op in order; further ones are the elements of a list that the kernel makes
     outputs: tuple[Output, ...] = ()
-    # requested after the outputs, and freed at the end
-    temporaries_bytes: tuple[int, ...] = ()
+    before_bytes: tuple[int, ...] = ()  # temporaries requested before the outputs
+    after_bytes: tuple[int, ...] = ()  # temporaries requested after the outputs
     # Workspace of cuDNN, allocated last: of the fastest algorithm, and the least and most likely
     workspaces_bytes: tuple[int, int, int] = (0, 0, 0)
     effect: Effect = Effect.NONE
@@ -175,12 +178,12 @@ def plan_forward(call: Call, sources: Iterable[int]) -> MemoryPlan:
 
 def plan_allocation(
     call: Call,
-    temporaries_bytes: Sequence[int] = (),
+    after_bytes: Sequence[int] = (),
 ) -> MemoryPlan:
     """Return the plan of a kernel that allocates all outputs and some temporaries."""
     return MemoryPlan(
         outputs=allocate_all(call),
-        temporaries_bytes=without_zeros(temporaries_bytes),
+        after_bytes=without_zeros(after_bytes),
     )
 
 

@@ -349,6 +349,8 @@ class Ledger:
             return [], []
 
         plan = self._plans[node]
+        temporaries = self.allocate_temporaries(node, plan.before_bytes)
+
         if plan.effect in _LIST_KERNELS:
             call = ListCall(self, node, plan, inputs, iteration)
             outputs = _LIST_KERNELS[plan.effect](call)
@@ -359,7 +361,7 @@ class Ledger:
             for number, output in enumerate(plan.outputs):
                 outputs.append(self._make_output(node, number, output, inputs))
 
-        temporaries = self.allocate_temporaries(node, plan.temporaries_bytes)
+        temporaries += self.allocate_temporaries(node, plan.after_bytes)
         workspace_bytes = plan.workspaces_bytes[0]
         if workspace_bytes:
             temporaries.append(self.allocate(workspace_bytes, node, region=WORKSPACE))

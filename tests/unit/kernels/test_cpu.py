@@ -52,5 +52,5 @@ def test_the_gradient_of_the_cross_entropy_lies_in_the_logits():
             "SparseSoftmaxCrossEntropyWithLogits", [(32, 10), (32,)], [(32,), (32, 10)]
         )
     )
-    assert plan.temporaries_bytes == (128,)
+    assert plan.before_bytes == (128,)
     assert [output.way for output in plan.outputs] == [Way.ALLOCATE, Way.FORWARD]

@@ -62,7 +62,7 @@ LAST = [(8, 28, 28, 16), (3, 3, 16, 32)], [(8, 28, 28, 32)]
 def test_a_convolution_copies_its_filter_into_cudnns_order():
     found = plan("Conv2D", *FIRST, **NCHW)
     assert found.outputs[0].size_bytes == RESULT
-    assert found.temporaries_bytes == (FILTER,)
+    assert found.after_bytes == (FILTER,)
     assert found.modelled
 
 
@@ -72,11 +72,11 @@ def test_a_convolution_on_an_amd_card_has_no_workspace_of_cudnn():
 
 
 def test_channels_last_is_copied_where_cudnn_computes_in_nchw():
-    assert plan("Conv2D", *LAST, **NHWC).temporaries_bytes == (IMAGE, FILTER, RESULT)
+    assert plan("Conv2D", *LAST, **NHWC).after_bytes == (IMAGE, FILTER, RESULT)
     # Tensor cores take float32 (as TF32) in NHWC from Ampere on, float16 from Volta on.
-    assert plan("Conv2D", *LAST, card=A100, **NHWC).temporaries_bytes == (FILTER,)
+    assert plan("Conv2D", *LAST, card=A100, **NHWC).after_bytes == (FILTER,)
     half = plan("Conv2D", *LAST, dtype="float16", **NHWC)
-    assert half.temporaries_bytes == (FILTER // 2,)
+    assert half.after_bytes == (FILTER // 2,)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,7 @@ def test_channels_last_is_copied_where_cudnn_computes_in_nchw():
 )
 def test_a_convolution_that_is_a_product_needs_no_copies(window, padding, out):
     shapes = [(8, 28, 28, 16), (*window, 16, 32)], [(8, *out, 32)]
-    assert (
-        plan("Conv2D", *shapes, **{**NHWC, "padding": padding}).temporaries_bytes == ()
-    )
+    assert plan("Conv2D", *shapes, **{**NHWC, "padding": padding}).after_bytes == ()
 
 
 def test_uneven_padding_copies_the_image():
@@ -95,27 +93,27 @@ def test_uneven_padding_copies_the_image():
     found = plan(
         "Conv2D", [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 14, 14)], **strides
     )
-    assert found.temporaries_bytes == (size(8, 16, 29, 29), FILTER)
+    assert found.after_bytes == (size(8, 16, 29, 29), FILTER)
 
 
 def test_the_inputs_gradient_is_made_beside_the_output():
     shapes = [(4,), (3, 3, 16, 32), (8, 32, 28, 28)], [(8, 16, 28, 28)]
     found = plan("Conv2DBackpropInput", *shapes, **NCHW)
     # The output's own buffer goes when the one that was computed into becomes the output.
-    assert found.temporaries_bytes == (IMAGE, FILTER)
+    assert found.before_bytes == (IMAGE, FILTER)
     assert found.outputs[0].size_bytes == IMAGE
     last = [(4,), (3, 3, 16, 32), (8, 28, 28, 32)], [(8, 28, 28, 16)]
     turned = plan("Conv2DBackpropInput", *last, **NHWC)
-    assert turned.temporaries_bytes == (FILTER, RESULT, IMAGE)
+    assert turned.after_bytes == (FILTER, RESULT, IMAGE)
 
 
 def test_the_filters_gradient_is_made_in_cudnns_order():
     shapes = [(8, 16, 28, 28), (4,), (8, 32, 28, 28)], [(3, 3, 16, 32)]
     found = plan("Conv2DBackpropFilter", *shapes, **NCHW)
-    assert found.temporaries_bytes == (FILTER,)
+    assert found.after_bytes == (FILTER,)
     last = [(8, 28, 28, 16), (4,), (8, 28, 28, 32)], [(3, 3, 16, 32)]
     found = plan("Conv2DBackpropFilter", *last, **NHWC)
-    assert found.temporaries_bytes == (FILTER, RESULT, IMAGE)
+    assert found.after_bytes == (FILTER, RESULT, IMAGE)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +133,7 @@ def test_a_recurrent_layer_takes_the_measured_memory(
     found = plan(*arguments, rnn_mode=mode, is_training=True)
     assert found.outputs[3].size_bytes == pytest.approx(reserve, abs=4 * batch)
     assert found.outputs[4].way is Way.NONE
-    assert found.temporaries_bytes == (pytest.approx(workspace, rel=0.01),)
+    assert found.after_bytes == (pytest.approx(workspace, rel=0.01),)
     idle = plan(*arguments, rnn_mode=mode, is_training=False)
     assert idle.outputs[3].size_bytes == 0
 
