@@ -97,7 +97,7 @@ def estimate(
     names = None
 
     if capture.what_if or capture.patch is not None:
-        from analyzer.fitting.remedies import parse_remedies
+        from analyzer.fitting.remedy_plans import parse_remedies
 
         names = parse_remedies(capture.what_if or "all")
 

@@ -16,7 +16,7 @@ from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import print_news, progress_bar
 from analyzer.fitting.fit_answer import FitAnswer, describe_cards, split_shapes
 from analyzer.fitting.fit_target import FitQuestion, fit_all_cards, fit_target
-from analyzer.fitting.remedies import parse_remedies
+from analyzer.fitting.remedy_plans import parse_remedies
 from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.report_file import encode_report
 from analyzer.model.errors import AnalyzerError, ExitCode

@@ -9,7 +9,8 @@ from msgspec import structs
 
 from analyzer.capture.process.launch import capture
 from analyzer.capture.process.run_folders import LOG_FILE
-from analyzer.fitting.remedies import RemedyTrial, plan_remedies, try_remedies
+from analyzer.fitting.remedies import RemedyTrial, try_remedies
+from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.step_access import access_target, make_workplace
 from analyzer.model.contract.child_messages import CaptureOptions, TargetSpec
 from analyzer.model.contract.oom_file import OomFailure, Reproduction

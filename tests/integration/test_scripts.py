@@ -132,13 +132,8 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param(name, marks=() if name == "crash" else pytest.mark.slow)
-        for name in ENDS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ENDS)
 def test_a_script_ends_as_it_would_and_is_reported(tmp_path: Path, how: str) -> None:
     words = ("--steps", "2", "--", how)
     code, said = ENDS[how]

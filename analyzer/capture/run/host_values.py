@@ -3,14 +3,11 @@
 A value may decide a size, a branch or the end of a loop. While the step is traced, the ops that lead
 to such a value from the inputs are copied onto the host, and the deciding op reads the copy (its twin).
 The original ops stay, so that the card's memory is unchanged. A value without a twin is recorded.
-
-A loop that ends at a computed value also carries the true values of the variables that decide.
 """
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,9 +16,7 @@ import tensorflow as tf
 from analyzer.capture.graph.plain_graphs import find_op_line
 from analyzer.capture.private_names import (
     FuncGraph,
-    Function,
     HostVariable,
-    call_inline,
     copy_op,
     find_free_name,
     find_host_inputs,
@@ -30,15 +25,11 @@ from analyzer.capture.private_names import (
     has_host_results,
     is_eager,
     is_host_only,
-    is_jit_compiled,
     is_stateful,
     keep_op,
     record_identity,
     stop_recording,
-    while_v2,
 )
-from analyzer.capture.run.step_capture import Capturing, trace_function
-from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.targets.host_setup import SetupValues, find_original
 from analyzer.model.contract.run_note import read_op_types
 
@@ -83,9 +74,9 @@ ASSIGNMENTS = frozenset(
     ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 )
 _ASSERTION = "AssertGuard"  # in the name of the branches around an assertion
-_MOST_BYTES = 1 << 30  # of the results of the twins of a step
-_MOST_RESULT_BYTES = 1 << 30  # of an op whose size is assumed, on the host
-_MOST_INDEX_BYTES = 32  # of an element of such a result: four indices of int64
+_MOST_TWIN_BYTES = 1 << 30  # of the results of the twins of a step
+_MOST_ASSUMED_BYTES = 1 << 30  # of a result on the host whose size is assumed
+_INDICES_BYTES = 32  # of an element of such a result: up to four indices of int64
 _PRODUCTS = ("MatMul", "BatchMatMul", "Einsum", "Conv", "DepthwiseConv")
 _MOST_PRODUCTS = 10**10  # multiplications of the twins of a step: about a second
 
@@ -93,8 +84,6 @@ _MOST_PRODUCTS = 10**10  # multiplications of the twins of a step: about a secon
 _SMALL_BYTES = 4096
 _MOST_WEIGHT_BYTES = 1 << 26  # of a variable whose initial value is read
 
-# Python's limit while the step is traced: a slice is as long as a model
-_MOST_FRAMES = 20_000
 _TABLES = "_analyzer_twins"
 
 
@@ -104,15 +93,6 @@ _OPAQUE = (tf.resource, tf.variant, tf.int8)
 
 class UnknownValueError(Exception):
     """A value depends on the weights or on another state."""
-
-
-class NeedLoopTwin(BaseException):
-    """A loop must also carry the twin of one of its variables, or must not: the body loses it."""
-
-    def __init__(self, loop: object, index: int, *, is_lost: bool = False) -> None:
-        self.loop = loop
-        self.index = index
-        self.is_lost = is_lost
 
 
 class NeedInlining(BaseException):
@@ -571,7 +551,7 @@ class HostValues:
             # of a product exactly; for a convolution at least
             self.products += round(math.sqrt(math.prod(map(float, sizes[:3]))))
 
-        if self.bytes > _MOST_BYTES or self.products > _MOST_PRODUCTS:
+        if self.bytes > _MOST_TWIN_BYTES or self.products > _MOST_PRODUCTS:
             raise UnknownValueError
 
     def _check_branches(self, op: Any) -> None:
@@ -771,7 +751,7 @@ def select_all_or_none(
     """
     dtype = tensor.dtype
     elements = tensor.shape.num_elements() or 0
-    if elements * _MOST_INDEX_BYTES > _MOST_RESULT_BYTES:
+    if elements * _INDICES_BYTES > _MOST_ASSUMED_BYTES:
         return None
 
     if op_type in ("SparseFillEmptyRows", "SparseSlice"):  # they check the indices
@@ -814,109 +794,6 @@ def link_gradient(twin: Any, original: Any) -> Any:
     return twin
 
 
-def trace_with_true_values(state: Capturing) -> Any:
-    """Trace the step; on a simulated card, with true values where they decide."""
-    program = state.program
-    if state.setup is None or program.config.jit:
-        return trace_function(program)
-
-    values = HostValues(state.setup, program.args)
-    with give_true_values(values):
-        function = trace_function(program)
-        state.unknown = values.unknown
-        state.assumed = values.assumed
-        state.computed = tuple(values.computed)
-
-        return function
-
-
-@contextmanager
-def give_true_values(values: HostValues) -> Iterator[None]:
-    """Give deciding ops true values in a block that traces the step."""
-    limit = sys.getrecursionlimit()
-    with ExitStack() as stack:
-        stack.callback(sys.setrecursionlimit, limit)
-        sys.setrecursionlimit(max(limit, _MOST_FRAMES))
-
-        def capture(
-            old: Any, graph: Any, tensor: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            is_own = not (values.is_making or values.is_compiled or values.is_program)
-            if is_own and is_eager(tensor) and "CPU" in tensor.device:
-                tensor = values.setup.move(tensor)
-
-            inside = old(graph, tensor, *args, **kwargs)
-            if inside is not tensor:
-                get_tables(graph).captured[inside.name] = tensor
-
-            return inside
-
-        def record_initial(next_creator: Any, **settings: Any) -> Any:
-            variable = next_creator(**settings)
-            initial = settings.get("initial_value")
-            values.setup.remember(variable, initial)
-
-            if values.depth:
-                values.created.append((variable, initial))
-
-            return variable
-
-        stack.enter_context(tf.variable_creator_scope(record_initial))
-
-        for owner, name, call in (
-            (FuncGraph, "_create_op_internal", values.create),
-            (FuncGraph, "capture", capture),
-            (Function, "__call__", partial(_call_function, values)),
-            (while_v2, "while_loop", partial(make_loop, values)),
-        ):
-            stack.enter_context(wrap_calls(owner, name, call))
-
-        yield
-
-
-def _call_function(
-    values: HostValues, old: Any, function: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Call a function inside the step; without a function of its own if its arguments decide."""
-    if tf.executing_eagerly():
-        return old(function, *args, **kwargs)
-
-    if is_jit_compiled(function):
-        before = values.is_compiled
-        values.is_compiled = True
-
-        try:
-            return old(function, *args, **kwargs)
-        finally:
-            values.is_compiled = before
-
-    # An interrupted trace leaves a function half initialized: later calls would return None.
-    if function in values.inlined:
-        return call_inline(function, *args, **kwargs)
-
-    values.depth += 1
-    count = len(values.created)
-
-    try:
-        return old(function, *args, **kwargs)
-    except NeedInlining:
-        values.inlined.add(function)
-        _initialize(values.created[count:])
-    finally:
-        values.depth -= 1
-        del values.created[count:]
-
-    return call_inline(function, *args, **kwargs)
-
-
-def _initialize(created: Sequence[tuple[Any, Any]]) -> None:
-    """Give variables their values: the function that would do so after its trace is left out."""
-    with tf.init_scope():
-        for variable, value in created:
-            if not tf.raw_ops.VarIsInitializedOp(resource=variable.handle):
-                variable.assign(value() if callable(value) else value)
-
-
 def _make_true_assertion(
     make: Any,
     graph: Any,
@@ -932,255 +809,3 @@ def _make_true_assertion(
 
     keep_op(op)
     return op
-
-
-_CARRIED = (
-    tf.float64,
-    tf.float32,
-    tf.int64,
-    tf.int32,
-    tf.bool,
-)
-
-
-def make_loop(
-    values: HostValues,
-    old: Callable[..., Any],
-    cond: Callable[..., Any],
-    body: Callable[..., Any],
-    loop_vars: Any,
-    shape_invariants: Any = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Build a loop; if a computed value decides, with twins of the variables that lead to it."""
-    carried: list[int] = []
-    lost: set[int] = set()
-
-    while True:
-        loop = _Loop(values, cond, body, loop_vars, carried, lost)
-        try:
-            return loop.build(old, shape_invariants, args, kwargs)
-        except NeedLoopTwin as need:
-            if need.loop is not loop:
-                raise
-
-            if need.is_lost:
-                lost.add(need.index)
-            else:
-                carried = [*carried, need.index]
-
-
-class _Loop:
-    """One try to build a loop with the twins of some of its variables."""
-
-    def __init__(
-        self,
-        values: HostValues,
-        cond: Any,
-        body: Any,
-        loop_vars: Any,
-        carried: list[int],
-        lost: set[int],
-    ) -> None:
-        self.values = values
-        self.cond = cond
-        self.body = body
-        self.carried = carried
-        self.lost = lost  # carried variables without a twin
-        self.loop_vars = loop_vars
-        self.flat = [_get_tensor(one) for one in _flatten(self.loop_vars)]
-        self.twins: dict[
-            int, Any
-        ] = {}  # index of the variable -> its first twin, or None
-        self.counters: set[int] = set()
-
-    def build(self, old: Any, shape_invariants: Any, args: Any, kwargs: Any) -> Any:
-        graph = tf.compat.v1.get_default_graph()
-        self._find_twins(graph)
-        names = [index for index in self.carried if self.twins[index] is not None]
-
-        if not names:
-            own_loop = self._decide, self._run, self.loop_vars, shape_invariants
-            return old(*own_loop, *args, **kwargs)
-
-        with self.values.making(graph):
-            encoded = [_encode(self.twins[index]) for index in names]
-
-        invariants = shape_invariants
-        if invariants is None:
-            invariants = tf.nest.map_structure(lambda _: None, self.loop_vars)
-
-        flat_invariants = tf.nest.flatten(invariants)
-        is_flat = len(flat_invariants) == len(self.flat)
-        limits = []
-
-        for index, twin in zip(names, encoded, strict=True):
-            invariant = flat_invariants[index] if is_flat else None
-            limits.append(_limit_shape(invariant, twin, self.twins[index]))
-
-        def call(part: Any, own: Any, others: Any) -> Any:
-            return part(*own, others=dict(zip(names, others, strict=True)))
-
-        own, others = old(
-            partial(call, self._decide),
-            partial(call, self._run),
-            (self.loop_vars, encoded),
-            (invariants, limits),
-            *args,
-            **kwargs,
-        )
-        tables = get_tables(graph)
-        flat_results = [_get_tensor(one) for one in _flatten(own)]
-
-        with self.values.making(graph):
-            for index, bits in zip(names, others, strict=True):
-                twin = _decode(bits, self.twins[index].dtype)
-                tables.twins[flat_results[index].name] = twin
-
-        if len(flat_results) == 1 and not kwargs.get("return_same_structure", True):
-            return _flatten(own)[0]
-
-        return own
-
-    def _find_twins(self, graph: Any) -> None:
-        """Find the first twins of the variables that are carried."""
-        for index in self.carried:
-            first = graph.capture(tf.convert_to_tensor(self.flat[index]))
-            is_carried = first.dtype in _CARRIED and index not in self.lost
-            self.twins[index] = self.values.find(first) if is_carried else None
-
-    def _register(self, graph: Any, own: Any, others: dict[int, Any]) -> None:
-        """Register the twins of a graph's arguments, or that a twin must be carried."""
-        tables = get_tables(graph)
-        places: dict[str, int] = {}
-
-        for index, leaf in enumerate(_flatten(own)):
-            tensor = _get_tensor(leaf)
-            places[tensor.name] = index
-
-            if index in others:
-                with self.values.making(graph):
-                    twin = _decode(others[index], tensor.dtype)
-
-                tables.twins[tensor.name] = twin
-            elif index in self.twins:
-                tables.twins[tensor.name] = None
-            else:
-                tables.arguments[tensor.name] = partial(self._ask, index)
-
-        def is_counter(name: str) -> bool:
-            index = places.get(name)
-            if index is None:  # the loop's own counter
-                return True
-
-            tensor = self.flat[index]
-            is_count = tf.as_dtype(getattr(tensor, "dtype", tf.int32)) == tf.int32
-
-            if index in self.twins or not is_count:
-                return False
-
-            self.counters.add(index)
-
-            return True
-
-        tables.fixed_arguments = is_counter
-
-    def _ask(self, index: int) -> Any:
-        raise NeedLoopTwin(self, index)
-
-    def _decide(self, *own: Any, others: dict[int, Any] | None = None) -> Any:
-        graph = tf.compat.v1.get_default_graph()
-        self._register(graph, own, others or {})
-        pred = self.cond(*own)
-
-        if not tf.is_tensor(pred) or is_eager(pred):
-            return pred
-
-        pred = graph.capture(pred)
-        twin = self.values.find(pred)
-
-        if twin is None:
-            self.values.note_unknown(pred.op, "the trips of a loop")
-            return pred
-
-        return self.values.wait(graph, twin, pred)
-
-    def _run(self, *own: Any, others: dict[int, Any] | None = None) -> Any:
-        graph = tf.compat.v1.get_default_graph()
-        self._register(graph, own, others or {})
-        results = self.body(*own)
-
-        if not tf.nest.is_nested(results):
-            results = [results]
-
-        flat = [_get_tensor(one) for one in _flatten(results)]
-        twins = []
-
-        for index in others or ():
-            tensor = graph.capture(
-                tf.convert_to_tensor(flat[index], self.twins[index].dtype)
-            )
-            twin = self.values.find(tensor)
-
-            if twin is None:
-                raise NeedLoopTwin(self, index, is_lost=True)
-
-            with self.values.making(graph):
-                twins.append(_encode(twin))
-
-        for index in self.counters:  # one with another value needs a twin
-            result = flat[index]
-            is_computed = tf.is_tensor(result) and not is_eager(result)
-            if is_computed and not self.values.is_fixed(graph.capture(result)):
-                raise NeedLoopTwin(self, index)
-
-        if others is None:
-            return results
-
-        return (list(results), twins)
-
-
-def _flatten(structure: Any) -> list[Any]:
-    return list(tf.nest.flatten(structure, expand_composites=True))
-
-
-def _get_tensor(leaf: Any) -> Any:
-    return leaf.flow if isinstance(leaf, tf.TensorArray) else leaf
-
-
-def _limit_shape(invariant: Any, encoded: Any, twin: Any) -> Any:
-    """Return the shape that a carried twin keeps: open where the variable's is."""
-    if invariant is None:
-        return encoded.shape
-
-    shape = tf.TensorShape(getattr(invariant, "shape", invariant))
-    if (
-        shape.rank is None
-        or encoded.shape.rank is None
-        or encoded.shape.rank == twin.shape.rank
-    ):
-        return shape
-
-    return shape.concatenate(encoded.shape[twin.shape.rank :])
-
-
-def _encode(twin: Any) -> Any:
-    """Return the bits of a tensor as ``int32``, which the executor keeps on the host; no gradient."""
-    if twin.dtype == tf.int32:
-        return tf.identity(twin)
-
-    if twin.dtype == tf.bool:
-        return tf.cast(twin, tf.int32)
-
-    return tf.bitcast(twin, tf.int32)
-
-
-def _decode(bits: Any, dtype: Any) -> Any:
-    if dtype == tf.int32:
-        return bits
-
-    if dtype == tf.bool:
-        return tf.cast(bits, tf.bool)
-
-    return tf.bitcast(bits, dtype)

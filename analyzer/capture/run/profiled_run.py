@@ -20,7 +20,6 @@ from analyzer.capture.private_names import (
     find_open_optimizers,
 )
 from analyzer.capture.process.child_environment import check_collectives
-from analyzer.capture.run.host_values import trace_with_true_values
 from analyzer.capture.run.instrumentation import Observations, observe_step
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.program_values import ProgramValues
@@ -34,6 +33,7 @@ from analyzer.capture.run.step_capture import (
     describe_failure,
 )
 from analyzer.capture.run.step_variables import StepVariables, find_address
+from analyzer.capture.run.true_values import trace_with_true_values
 from analyzer.capture.targets.host_setup import collect_setup_values
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.contract.child_messages import SizeRun

@@ -2,7 +2,7 @@
 
 No kernel of the card computes. An op whose result has a size that depends on values also runs on the
 host: with true inputs if they lie there, otherwise with inputs that select everything or nothing.
-Functions that the program calls are traced as a step is (``host_values.py``).
+Functions that the program calls are traced as a step is (``true_values.py``).
 """
 
 import weakref
@@ -21,12 +21,12 @@ from analyzer.capture.run.host_values import (
     IN_HOST_MEMORY,
     SIZED,
     HostValues,
-    give_true_values,
     link_gradient,
     make_host_variable,
     select_all_or_none,
 )
 from analyzer.capture.run.step_variables import find_address
+from analyzer.capture.run.true_values import give_true_values
 from analyzer.capture.run.wrapped_calls import Arguments, wrap_calls
 from analyzer.capture.targets.host_setup import (
     SetupValues,

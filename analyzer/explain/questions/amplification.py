@@ -167,6 +167,7 @@ _REPEATED = (
 )
 
 _SCORES = (
+    "attention-scores",
     "are attention's scores of each position with each",
     "They grow with the square of the positions. Pool the keys and values of an image, "
     "attend within windows, or compute the scores for blocks of queries inside "
@@ -174,12 +175,15 @@ _SCORES = (
     0.75,
 )
 _SUM_OF_PRODUCTS = (
+    "reduced-at-once",
     "is a product for each example, made and added up at once",
     "tf.matmul of a batch with a kernel of rank 2 computes the kernel's gradient for "
     "each example, and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
     "reshaped to two axes, computes the sum alone.",
+    1.0,
 )
 _ENLARGED = (
+    "enlarged",
     "is enlarged before ops that can take the small tensor",
     "Pixels of an enlarged tensor repeat pixels of the small one. For a loss, shrink the "
     "labels: tf.image.resize(labels, size, method='nearest'). Add levels of a pyramid at "
@@ -195,13 +199,13 @@ _PART_OF_SLICES = (
     "index), or tf.boolean_mask(x, mask)."
 )
 _PART = (
-    "is made, but a small part or a sum of it is read",
     "Take the part before the large tensor is made: head(hidden[:, -1:]) in place of "
     "head(hidden)[:, -1:], or normalize(tf.gather(table, ids)). If the part depends on "
-    "the values (tf.math.top_k, tf.argmax), work on blocks of rows with tf.map_fn.",
+    "the values (tf.math.top_k, tf.argmax), work on blocks of rows with tf.map_fn."
 )
 
 _OTHER_ORDER = (
+    "product-order",
     "is a product that another one makes small again",
     "Multiply in the other order: x @ (a @ b) is (x @ a) @ b, and (x @ y) @ z is "
     "x @ (y @ z).",
@@ -217,9 +221,8 @@ _OF_ONE_NUMBER = r"(^|/)(Fill|(ones|zeros)(_like)?)(_\d+)?$"  # TensorFlow's nam
 _SAME = ("ExpandDims", "Identity", "Reshape", "Squeeze")  # in the same buffer
 _REPEATS = (*_SAME, "BroadcastTo", "Tile", "Transpose")
 _OF_GRADIENTS = "gradient_tape/"  # scope of a gradient's ops
-_FUSED = (
-    "SoftmaxCrossEntropyWithLogits",
-    "SparseSoftmaxCrossEntropyWithLogits",
+_FUSED = frozenset(
+    {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"}
 )
 _MOVING = frozenset(
     {
@@ -1017,75 +1020,114 @@ def _find_vectorized(
     )
 
 
+class _Flow:
+    """Large tensors that ops make of small ones and of each other, around that of a row."""
+
+    def __init__(
+        self,
+        analysis: Analysis,
+        row: dict[str, Any],
+        tensors: Tensors,
+    ) -> None:
+        self.analysis = analysis
+        self.tensors = tensors
+        self.start = row["tensor"]
+        self.size = row["requested_bytes"]
+
+        names, ends = tensors.flow_around(self.start)
+        is_product = row["op_type"] in _PRODUCTS
+        self.is_summed = is_product and bool(ends) and ends <= _SUMS
+
+        if is_in_gradient_scope(row["op"]) and not self.is_summed:
+            self.start = tensors.forward_tensor(row["op"], self.size)
+            names, ends = tensors.flow_around(self.start)
+
+        self.ends = ends  # types of the ops that make small tensors of them
+        self.ops = [op for one in names if (op := tensors.graph.maker_of(one))]
+        self.makers = {op.type for op in self.ops}
+
+        rows = analysis.rows
+        is_own = rows["tensor"].isin(names)
+        is_like = ~rows["category"].isin(PERSISTENT)
+        is_like &= rows["requested_bytes"] == self.size
+        self.own_rows = rows[is_own]
+        self.rows = rows[is_own | is_like]
+
+    def is_most(self) -> bool:
+        """Say whether their buffers are most of the peak."""
+        return is_most(self.analysis, self.analysis.at_peak(self.rows))
+
+
+# id, words, advice, and the part of the bytes that the step can do without
+_Cause = tuple[str, str, str, float]
+
+
 def _find_flow(
     analysis: Analysis,
     row: dict[str, Any],
     tensors: Tensors,
 ) -> Finding | None:
-    """Return a finding about tensors of which a part, a sum, or a product is read.
-
-    The product is that of attention, whose scores grow with the square of the positions.
-    """
-    start = row["tensor"]
-    is_product = row["op_type"] in _PRODUCTS
-    size = row["requested_bytes"]
-    flow, ends = tensors.flow_around(start)
-    is_summed = is_product and bool(ends) and ends <= _SUMS
-
-    if is_in_gradient_scope(row["op"]) and not is_summed:
-        start = tensors.forward_tensor(row["op"], size)
-        flow, ends = tensors.flow_around(start)
-
-    rows = analysis.rows
-    is_read = rows["tensor"].isin(flow)
-    if not flow or not is_read.any():
+    """Return a finding about large tensors of which a part, a sum or a product is read."""
+    flow = _Flow(analysis, row, tensors)
+    cause = None if flow.own_rows.empty else _explain_flow(flow)
+    if cause is None:
         return None
 
-    first = rows[is_read].sort_values(["born", "tensor"]).iloc[0].to_dict()
-    makers = {op.type for one in flow if (op := tensors.graph.maker_of(one))}
-    is_read |= ~rows["category"].isin(PERSISTENT) & (rows["requested_bytes"] == size)
-    gone = rows[is_read]
-    share = 1.0
-
-    if enlarged := makers & _ENLARGING:
-        given = [
-            size
-            for one in flow
-            if (op := tensors.graph.maker_of(one)) and op.type in enlarged
-            for size in tensors.sizes_read(op.name)
-        ]
-        if not given:  # a trace lacks the sizes of some inputs
-            return None
-        name, words, detail = "enlarged", *_ENLARGED
-        share = 1 - max(given) / size
-        is_found = is_most(analysis, analysis.at_peak(gone))
-    elif not ends.isdisjoint(_FUSED) or not makers.isdisjoint(_FUSED):
-        return None
-    elif "Softmax" in makers:
-        name, words, detail, share = "attention-scores", *_SCORES
-        is_found = ends <= {*MATRICES} and is_most(analysis, analysis.at_peak(gone))
-    elif is_summed:
-        name, words, detail = "reduced-at-once", *_SUM_OF_PRODUCTS
-        is_found = ends <= {"Sum", "Mean"}
-    elif makers | ends <= {*MATRICES}:
-        name, words, detail = "product-order", *_OTHER_ORDER
-        share = 1 - tensors.size_in_other_order(start) / size
-        is_found = share >= 1 - 1 / TIMES
-    else:
-        name, words, detail = "part-read", *_PART
-        is_found = ends <= _PARTS | _SUMS
-        is_found &= ends <= _PARTS or makers.isdisjoint(MATRICES)
-        if not makers.isdisjoint(LOOKUPS):
-            detail = _PART_OF_SLICES
-        elif "MatrixDiagPartV3" in ends:
-            detail = _PART_OF_DIAGONAL
-
-    if not is_found:
-        return None
-
+    name, words, detail, share = cause
+    first = flow.own_rows.sort_values(["born", "tensor"]).iloc[0].to_dict()
     title = _with_size_and_line(f"{row['shape']} {words}", first, tensors)
-    saves = saved_without_rows(analysis, gone, share)
-    return report_rows(analysis, name, title, detail, gone, saves)
+    saves = saved_without_rows(analysis, flow.rows, share)
+    return report_rows(analysis, name, title, detail, flow.rows, saves)
+
+
+def _explain_flow(flow: _Flow) -> _Cause | None:
+    """Return why a step can do without a flow; None if it cannot."""
+    if flow.makers & _ENLARGING:
+        return _explain_enlarged(flow)
+    if not _FUSED.isdisjoint(flow.makers | flow.ends):
+        return None  # a loss needs all logits
+    if "Softmax" in flow.makers:
+        is_attention = flow.ends <= {*MATRICES} and flow.is_most
+        return _SCORES if is_attention else None
+    if flow.is_summed:
+        return _SUM_OF_PRODUCTS if flow.ends <= {"Sum", "Mean"} else None
+    if flow.makers | flow.ends <= {*MATRICES}:
+        return _explain_order(flow)
+
+    return _explain_part(flow)
+
+
+def _explain_enlarged(flow: _Flow) -> _Cause | None:
+    given = [
+        size
+        for op in flow.ops
+        if op.type in _ENLARGING
+        for size in flow.tensors.sizes_read(op.name)
+    ]
+    if not given or not flow.is_most():  # a trace lacks the sizes of some inputs
+        return None
+
+    return *_ENLARGED, 1 - max(given) / flow.size
+
+
+def _explain_order(flow: _Flow) -> _Cause | None:
+    share = 1 - flow.tensors.size_in_other_order(flow.start) / flow.size
+    return (*_OTHER_ORDER, share) if share >= 1 - 1 / TIMES else None
+
+
+def _explain_part(flow: _Flow) -> _Cause | None:
+    is_of_matrices = not flow.makers.isdisjoint(MATRICES)
+    if not flow.ends <= (_PARTS if is_of_matrices else _PARTS | _SUMS):
+        return None
+
+    detail = _PART
+    if not flow.makers.isdisjoint(LOOKUPS):
+        detail = _PART_OF_SLICES
+    elif "MatrixDiagPartV3" in flow.ends:
+        detail = _PART_OF_DIAGONAL
+
+    words = "is made, but a small part or a sum of it is read"
+    return "part-read", words, detail, 1.0
 
 
 def _find_resized(

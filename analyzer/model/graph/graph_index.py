@@ -393,17 +393,16 @@ def find_gradient_ops(structure: GraphIndex) -> frozenset[str]:
 
 
 def is_recomputed(
-    structure: GraphIndex | None, name: str, gradient_ops: frozenset[str]
+    structure: GraphIndex, name: str, gradient_ops: frozenset[str]
 ) -> bool:
     """Say whether an op of the backward pass computes a value of the forward pass again.
 
     ``tf.recompute_grad`` runs the function itself, outside of the tape's scope.
     """
-    if structure is None or structure.evidence or name in gradient_ops:
-        return False
-
     is_backward = structure.phases.get(name) is Phase.BACKWARD
-    return is_backward and not is_in_gradient_scope(name)
+    is_derived = bool(structure.evidence) or name in gradient_ops
+
+    return is_backward and not is_derived and not is_in_gradient_scope(name)
 
 
 def _reads_unknown_gradient(structure: GraphIndex, op: Op) -> bool:
@@ -431,3 +430,6 @@ def _reads_unknown_gradient(structure: GraphIndex, op: Op) -> bool:
             return True
 
     return not has_values and is_in_gradient_scope(op.name)
+
+
+NO_GRAPH = build_graph_index(())

@@ -119,14 +119,9 @@ class TextNumbers:
 
 def text_category(numbers: npt.NDArray[Any], texts: list[str]) -> pd.Categorical:
     """Return a categorical column of texts by number, with those that occur as sorted categories."""
-    seen = np.flatnonzero(np.bincount(numbers, minlength=len(texts))).tolist()
-    categories = sorted({texts[number] for number in seen})
-    place = {text: at for at, text in enumerate(categories)}
-
-    codes = np.full(len(texts), -1, np.min_scalar_type(-max(len(categories), 1)))
-    codes[seen] = [place[texts[number]] for number in seen]
-
-    return pd.Categorical.from_codes(codes[numbers], categories)
+    labels = np.array(texts, object)
+    labels[np.bincount(numbers, minlength=len(texts)) == 0] = None
+    return pd.Categorical(labels)[numbers]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -199,31 +199,20 @@ def card_number(allocator: str) -> int | None:
 def pair_events(
     kind: Instants,
     address: Instants,
-    allocator: Instants | None = None,
+    allocator: Instants | int = 0,
 ) -> tuple[Instants, npt.NDArray[np.bool_]]:
     """Return the allocation that each event ends or ``UNPAIRED``, and if its address occurred before.
 
     An allocation also ends an earlier one at its address: the free in between is missing. Arrays have
-    shape ``(n,)``; ``kind`` is above 0 for an allocation, ``allocator`` None if there is only one.
+    shape ``(n,)``; ``kind`` is above 0 for an allocation, ``allocator`` a number if there is only one.
     """
-    if allocator is None:
-        allocator = np.zeros(len(kind), np.int64)
+    places = np.arange(len(kind))
+    events = pd.DataFrame({"address": address, "allocator": allocator, "at": places})
+    same = events.groupby(["address", "allocator"])["at"]
+    before = same.shift(fill_value=UNPAIRED).to_numpy()
+    partner = np.where(kind[before] > 0, before, UNPAIRED)
 
-    order = np.lexsort((address, allocator))
-    again = np.zeros(order.size, bool)
-    is_same_address = np.diff(address[order]) == 0
-
-    is_same_allocator = np.diff(allocator[order]) == 0
-    again[1:] = is_same_address & is_same_allocator
-    after_birth = again.copy()
-    after_birth[1:] &= kind[order][:-1] > 0
-
-    partner = np.full(order.size, UNPAIRED)
-    partner[order[1:][after_birth[1:]]] = order[:-1][after_birth[1:]]
-    seen = np.empty(order.size, bool)
-    seen[order] = again
-
-    return partner, seen
+    return partner, before != UNPAIRED
 
 
 # The allocator of the device ``CPU:0`` if it writes events (``ProcessState::GetCPUAllocator``).

@@ -117,9 +117,15 @@ def from_allocations(
 
     Rows that request nothing, or die no later than they are born, are left out. Frees come first
     among operations at one instant. A row that dies at ``n_events``, by default the table's latest
-    instant, is never freed. A TraceError reports an empty table, or an impossible size or instant.
+    instant, is never freed. A TraceError reports a table without requests, or an impossible size.
+
+    Args:
+        allocator: Name of the allocator; None if the table has one only.
     """
-    rows = _choose_rows(allocations, allocator)
+    rows = np.arange(len(allocations))
+    if allocator is not None:
+        rows = rows[(allocations["allocator"] == allocator).to_numpy()]
+
     if "part_of" in allocations:  # a part of another allocation is no request
         rows = rows[allocations["part_of"].isna().to_numpy()[rows]]
 
@@ -128,7 +134,7 @@ def from_allocations(
         for name in ("requested_bytes", "born", "dies")
     )
 
-    _check_rows(rows, requested, born)
+    _check_sizes(rows, requested)
     valid = (dies > born) & (requested > 0)
     rows = rows[valid]
 
@@ -186,8 +192,8 @@ def _order_operations(
     return slot[order], instant[order], birth[order]
 
 
-def _check_rows(rows: Table, requested: Table, born: Table) -> None:
-    """Raise a TraceError for an impossible size or instant."""
+def _check_sizes(rows: Table, requested: Table) -> None:
+    """Raise a TraceError for an impossible size."""
     wrong = (requested < 0) | (requested > MAX_REQUEST_BYTES)
     if wrong.any():
         at = int(np.argmax(wrong))
@@ -196,36 +202,6 @@ def _check_rows(rows: Table, requested: Table, born: Table) -> None:
             f" ({int(wrong.sum())} such rows).",
             hint=f"Sizes are 0 to {format_bytes(MAX_REQUEST_BYTES)}: the trace is damaged.",
         )
-
-    early = born < NOWHERE
-    if early.any():
-        raise TraceError(
-            f"Row {rows[early][0]} is born at instant {born[early][0]}, before -1."
-        )
-
-
-def _choose_rows(allocations: pd.DataFrame, allocator: str | None) -> Table:
-    """Return the rows of one allocator; None for the only one."""
-    if len(allocations) == 0:
-        raise TraceError("The allocations table is empty: no memory events to replay.")
-
-    rows = np.arange(len(allocations))
-    if "allocator" in allocations:
-        names = allocations["allocator"].astype("str")
-        present = sorted(names.unique()) if allocator is None else [allocator]
-        if len(present) > 1:
-            raise InputError(
-                f"The allocations are of {len(present)} allocators: {', '.join(present)}.",
-                hint="Choose one: each has its own pool.",
-            )
-
-        rows = rows[(names == present[0]).to_numpy()]
-        if rows.size == 0:
-            raise TraceError(
-                f"The allocations have no rows of the allocator {allocator!r}."
-            )
-
-    return rows
 
 
 @dataclass(frozen=True, kw_only=True)

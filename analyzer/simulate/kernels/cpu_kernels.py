@@ -11,12 +11,11 @@ from analyzer.model.contract.run_note import CONSTANTS, Op, op_types, read_op_ty
 from analyzer.simulate.kernels.op_call import (
     NO_BUFFER,
     Call,
+    Effect,
     KernelDevice,
-    ListUse,
     MemoryPlan,
     Output,
     Rule,
-    VariableAccess,
     Way,
     alias,
     allocate,
@@ -36,25 +35,25 @@ LIST_BYTES = 64  # bytes of the tensor of a list: one ``Variant``
 _HANDLE = Output(Way.ALLOCATE, LIST_BYTES)
 
 
-def _plan_list(use: ListUse, value: int | None = None) -> Rule:
+def _plan_list(effect: Effect, value: int = 0) -> Rule:
     return lambda call: MemoryPlan(
         outputs=(_HANDLE,),
-        lists=use,
+        effect=effect,
         value=value,
     )
 
 
-def _plan_element(use: ListUse, call: Call) -> MemoryPlan:
+def _plan_element(effect: Effect, call: Call) -> MemoryPlan:
     """Output an element, which is allocated if it was never set, after the rest of the list."""
     element = Output(Way.ALIAS, call.size(len(call.op.outputs) - 1))
     return MemoryPlan(
-        outputs=(_HANDLE, element) if use is ListUse.POP else (element,),
-        lists=use,
+        outputs=(_HANDLE, element) if effect is Effect.POP else (element,),
+        effect=effect,
     )
 
 
-def _plan_tensors(use: ListUse) -> Rule:
-    return lambda call: MemoryPlan(outputs=allocate_all(call), lists=use)
+def _plan_tensors(effect: Effect) -> Rule:
+    return lambda call: MemoryPlan(outputs=allocate_all(call), effect=effect)
 
 
 def _plan_unstack(call: Call) -> MemoryPlan:
@@ -64,10 +63,9 @@ def _plan_unstack(call: Call) -> MemoryPlan:
     row_bytes = call.input_size(source) // max(rows, 1)
 
     return MemoryPlan(
-        (_HANDLE,),
-        lists=ListUse.UNSTACK,
+        outputs=(_HANDLE, *(Output(Way.ALLOCATE, row_bytes),) * rows),
+        effect=Effect.UNSTACK,
         value=source,
-        rows_bytes=(row_bytes,) * rows,
     )
 
 
@@ -80,20 +78,20 @@ _UNSTACKS = op_types(
 _LIST_RULES: dict[str, Rule] = {
     **dict.fromkeys(
         op_types("EmptyTensorList TensorListReserve"),
-        _plan_list(ListUse.NEW),
+        _plan_list(Effect.NEW),
     ),
-    "TensorListPushBack": _plan_list(ListUse.PUSH, 1),
-    "TensorListSetItem": _plan_list(ListUse.SET, 2),
-    "TensorListResize": _plan_list(ListUse.RESIZE),
-    "TensorListPopBack": partial(_plan_element, ListUse.POP),
-    "TensorListGetItem": partial(_plan_element, ListUse.GET),
+    "TensorListPushBack": _plan_list(Effect.PUSH, 1),
+    "TensorListSetItem": _plan_list(Effect.SET, 2),
+    "TensorListResize": _plan_list(Effect.RESIZE),
+    "TensorListPopBack": partial(_plan_element, Effect.POP),
+    "TensorListGetItem": partial(_plan_element, Effect.GET),
     # Hold references to the inputs (``WriteOptionalWithValueToOutput``, ``optional_ops.cc``).
     **dict.fromkeys(
         op_types("OptionalNone OptionalFromValue"),
-        _plan_list(ListUse.PACK),
+        _plan_list(Effect.PACK),
     ),
-    **dict.fromkeys(_STACKS, _plan_tensors(ListUse.STACK)),
-    "OptionalGetValue": _plan_tensors(ListUse.UNPACK),
+    **dict.fromkeys(_STACKS, _plan_tensors(Effect.STACK)),
+    "OptionalGetValue": _plan_tensors(Effect.UNPACK),
     **dict.fromkeys(_UNSTACKS, _plan_unstack),
 }
 
@@ -122,10 +120,10 @@ def _forward_any(*inputs: int) -> Rule:
     return lambda call: plan_forward(call, inputs)
 
 
-def _forward_tensor(use: ListUse, call: Call) -> MemoryPlan:
-    """Forward any input (``AddNOp``, ``ZerosLikeOp``); apply ``use`` if the input is a list."""
+def _forward_tensor(effect: Effect, call: Call) -> MemoryPlan:
+    """Forward any input (``AddNOp``, ``ZerosLikeOp``); apply ``effect`` if the input is a list."""
     if call.op.outputs and call.op.outputs[0].dtype == "variant":
-        return MemoryPlan(outputs=(NO_BUFFER,), lists=use)
+        return MemoryPlan(outputs=(NO_BUFFER,), effect=effect)
 
     return plan_forward(call, range(len(call.inputs)))
 
@@ -158,7 +156,7 @@ _RULES = _LIST_RULES | assign_rules(
     ),
     in_place=lambda call: MemoryPlan(
         outputs=allocate_all(call),
-        variable=VariableAccess.UPDATE,
+        effect=Effect.UPDATE,
     ),
     **dict.fromkeys(
         ("nothing", "constant"),
@@ -167,9 +165,9 @@ _RULES = _LIST_RULES | assign_rules(
     sum=lambda call: (
         MemoryPlan(outputs=(alias(),))
         if len(call.inputs) == 1
-        else _forward_tensor(ListUse.ADD, call)
+        else _forward_tensor(Effect.ADD, call)
     ),
-    zeros=lambda call: _forward_tensor(ListUse.ZEROS, call),
+    zeros=lambda call: _forward_tensor(Effect.ZEROS, call),
     # Either value that has the size of the result, broadcast or not (``SelectV2Op``).
     select=_forward_any(1, 2),
     switch=lambda call: MemoryPlan(outputs=(alias(),) * len(call.op.outputs)),
@@ -177,9 +175,9 @@ _RULES = _LIST_RULES | assign_rules(
     cross_entropy=_plan_cross_entropy,
     read=lambda _: MemoryPlan(
         outputs=(Output(Way.ALIAS),),
-        variable=VariableAccess.READ,
+        effect=Effect.READ,
     ),
-    assign=lambda _: MemoryPlan(variable=VariableAccess.ASSIGN, value=1),
+    assign=lambda _: MemoryPlan(effect=Effect.ASSIGN, value=1),
 )
 
 

@@ -117,11 +117,11 @@ def _plan_deep_pooling(call: Call) -> MemoryPlan:
         return plan_allocation(call)
 
     if call.op.type in ("AvgPool3D", "MaxPool3D"):
-        return plan_allocation(call, after_bytes=(call.input_size(0), call.size()))
+        return plan_allocation(call, (call.input_size(0), call.size()))
 
     copies = (call.size(), call.input_size(1))
 
-    return plan_allocation(call, after_bytes=2 * copies)
+    return plan_allocation(call, 2 * copies)
 
 
 def _plan_batch_norm(call: Call) -> MemoryPlan:
@@ -227,7 +227,7 @@ def _plan_copies(
 
     is_padded = padded_bytes != image_bytes
     padding = padded_bytes * is_padded
-    after: tuple[int, ...] = (padding, kernel_bytes)
+    copies: tuple[int, ...] = (padding, kernel_bytes)
 
     if is_last and not described.channels_last:
         image_copy = padded_bytes * (described.image[1] > 1)
@@ -240,15 +240,15 @@ def _plan_copies(
             "filter_gradient": (padding, kernel_bytes, result_copy, image_copy),
         }
 
-        after = buffers[described.direction]
+        copies = buffers[described.direction]
     elif described.direction == "input_gradient":
         # The result is computed into ``pre_transformed_in_backprop``, of the same size, which becomes
         # the output. The allocated output is freed, and asymmetric padding is removed after trials.
         before = without_zeros((call.size(), kernel_bytes, padding))
         plan = MemoryPlan(outputs=(allocate(call, region="temp"),), before_bytes=before)
-        after = ()
+        copies = ()
 
-    return replace(plan, after_bytes=without_zeros(after))
+    return replace(plan, after_bytes=without_zeros(copies))
 
 
 def _find_shapes(call: Call, direction: str) -> tuple[tuple[int, ...] | None, ...]:

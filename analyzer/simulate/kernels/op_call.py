@@ -11,13 +11,11 @@ from analyzer.model.contract.run_note import Op, TensorSpec, VariableNote
 # Source of the buffer of an output.
 Way = Enum("Way", "ALLOCATE FORWARD ALIAS NONE")
 
-# Access of a kernel to the variable whose handle is its first input.
-VariableAccess = Enum("VariableAccess", "UNTOUCHED READ ASSIGN UPDATE")
-
-# Operation of a kernel on a TensorList.
-ListUse = Enum(
-    "ListUse",
-    "NO NEW PUSH POP SET GET STACK UNSTACK RESIZE ZEROS ADD PACK UNPACK",
+# Effect of a kernel on the variable whose handle is its first input, or on a TensorList.
+Effect = Enum(
+    "Effect",
+    "NONE READ ASSIGN UPDATE "
+    "NEW PUSH POP SET GET STACK UNSTACK RESIZE ZEROS ADD PACK UNPACK",
 )
 
 
@@ -46,21 +44,20 @@ ELSEWHERE = Output(Way.NONE, elsewhere=True)
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The effects of one run of a kernel on memory; temporaries are freed at its end."""
+    """The requests of one run of a kernel, and its effect on a variable or a list.
 
-    # Those of the op in order. Entries beyond them are temporaries that may take the buffer of an
-    # input (``forward_input_or_allocate_temp``); they are freed at the end, like all temporaries.
+    Temporaries are freed at its end.
+    """
+
+    # Those of the op in order; further ones are the elements of a list that the kernel makes
     outputs: tuple[Output, ...] = ()
-    before_bytes: tuple[int, ...] = ()  # temporaries allocated before the outputs
-    after_bytes: tuple[int, ...] = ()  # temporaries allocated after the outputs
+    before_bytes: tuple[int, ...] = ()  # temporaries requested before the outputs
+    after_bytes: tuple[int, ...] = ()  # temporaries requested after the outputs
     # Workspace of cuDNN, allocated last: of the fastest algorithm, and the least and most likely
     workspaces_bytes: tuple[int, int, int] = (0, 0, 0)
-    variable: VariableAccess = VariableAccess.UNTOUCHED
-    # input that becomes the value of the variable, or an element of a TensorList
-    value: int | None = None
-    lists: ListUse = ListUse.NO
-    # Of each element, if the kernel makes a list of a tensor
-    rows_bytes: tuple[int, ...] = ()
+    effect: Effect = Effect.NONE
+    # input that becomes the value of the variable, or an element of the list
+    value: int = 0
     # whether the op has a rule; else each output counts as allocated
     modelled: bool = True
 
@@ -181,7 +178,6 @@ def plan_forward(call: Call, sources: Iterable[int]) -> MemoryPlan:
 
 def plan_allocation(
     call: Call,
-    *,
     after_bytes: Sequence[int] = (),
 ) -> MemoryPlan:
     """Return the plan of a kernel that allocates all outputs and some temporaries."""

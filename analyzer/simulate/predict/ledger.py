@@ -22,10 +22,9 @@ from analyzer.model.contract.run_note import RESULT_TYPES
 from analyzer.model.graph.graph_index import Label
 from analyzer.model.recording.records import WORKSPACE
 from analyzer.simulate.kernels.op_call import (
-    ListUse,
+    Effect,
     MemoryPlan,
     Output,
-    VariableAccess,
     Way,
 )
 
@@ -87,10 +86,6 @@ class ListCall:
         self._inputs = inputs  # a list that the kernel changes in place is removed
         self._index = index
 
-    def compute(self) -> list[Tensor]:
-        """Run the kernel and return its outputs."""
-        return _KERNELS[self._plan.lists](self)
-
     def _new(self) -> list[Tensor]:
         """``EmptyTensorList``, and ``TensorListReserve`` with its elements unset."""
         return [self._make_list([])]
@@ -104,7 +99,7 @@ class ListCall:
 
     def _pop(self) -> list[Tensor]:
         elements = self._elements_of(self._inputs[0])
-        element = self._read(elements[-1] if elements else None, elements, 1)
+        element = self._share_element(elements[-1] if elements else None, elements, 1)
         handle, own = self._change_list()
 
         if own:
@@ -127,7 +122,7 @@ class ListCall:
         elements = self._elements_of(self._inputs[0])
         element = next(iter(elements[self._index : self._index + 1]), None)
 
-        return [self._read(element, elements, 0)]
+        return [self._share_element(element, elements, 0)]
 
     def _stack(self) -> list[Tensor]:
         first, *others = (output.size_bytes for output in self._plan.outputs)
@@ -147,9 +142,9 @@ class ListCall:
             own = []
             handle = self._make_list(own)
 
-        for size_bytes in self._plan.rows_bytes:
+        for row in self._plan.outputs[1:]:
             index = _find_unset(own)
-            own[index : index + 1] = [self._allocate(size_bytes)]
+            own[index : index + 1] = [self._allocate(row.size_bytes)]
 
         return [handle]
 
@@ -199,13 +194,15 @@ class ListCall:
 
     def _take_value(self) -> Buffer:
         """Return the input that becomes an element, with a reference for the list."""
-        value = share(self._inputs[self._plan.value or 0])
+        value = share(self._inputs[self._plan.value])
         if value is None:
             return self._allocate(0)
 
         return value
 
-    def _read(self, element: Tensor, others: Sequence[Tensor], output: int) -> Tensor:
+    def _share_element(
+        self, element: Tensor, others: Sequence[Tensor], output: int
+    ) -> Tensor:
         if element is not None:
             return share(element)
 
@@ -255,10 +252,10 @@ def _element_bytes(elements: Sequence[Tensor]) -> int:
     return next((one.size_bytes for one in elements if one is not None), 0)
 
 
-_KERNELS: dict[ListUse, Callable[[ListCall], list[Tensor]]] = {
-    use: getattr(ListCall, f"_{use.name.lower()}")
-    for use in ListUse
-    if use is not ListUse.NO
+_LIST_KERNELS: dict[Effect, Callable[[ListCall], list[Tensor]]] = {
+    effect: getattr(ListCall, f"_{effect.name.lower()}")
+    for effect in Effect
+    if effect not in (Effect.NONE, Effect.READ, Effect.ASSIGN, Effect.UPDATE)
 }
 
 
@@ -354,9 +351,10 @@ class Ledger:
         plan = self._plans[node]
         temporaries = self.allocate_temporaries(node, plan.before_bytes)
 
-        if plan.lists is not ListUse.NO:
-            outputs = ListCall(self, node, plan, inputs, iteration).compute()
-        elif plan.variable is VariableAccess.READ:
+        if plan.effect in _LIST_KERNELS:
+            call = ListCall(self, node, plan, inputs, iteration)
+            outputs = _LIST_KERNELS[plan.effect](call)
+        elif plan.effect is Effect.READ:
             outputs = [self._read(node)]
         else:
             outputs = []
@@ -368,12 +366,12 @@ class Ledger:
         if workspace_bytes:
             temporaries.append(self.allocate(workspace_bytes, node, region=WORKSPACE))
 
-        if plan.variable is VariableAccess.UPDATE:
+        if plan.effect is Effect.UPDATE:
             # The parameter and its slots (``ResourceApplyAdam``).
             for variable in self._prepared.find_variables(node):
                 self._copy_before_update(node, variable)
-        elif plan.variable is VariableAccess.ASSIGN:
-            self._assign(node, inputs[plan.value or 0])
+        elif plan.effect is Effect.ASSIGN:
+            self._assign(node, inputs[plan.value])
 
         return outputs, [*temporaries, *inputs]
 

@@ -215,7 +215,7 @@ def _plan(device: KernelDevice, call: Call, last_read: int) -> MemoryPlan:
 
 def _fits(plan: MemoryPlan, call: Call, last_read: int) -> bool:
     """Say whether an op has the inputs of its plan, and the plan the outputs that are read."""
-    inputs = [plan.value or 0]
+    inputs = [plan.value]
     for output in plan.outputs:
         inputs += output.inputs
 

@@ -155,13 +155,8 @@ class OpSequence:
 
     def first_times(self) -> dict[str, int]:
         """Return the time at which each op began first."""
-        ops, at = np.unique(self._op, return_inverse=True)
-        firsts = np.full(len(ops), np.iinfo(np.int64).max)
-        np.minimum.at(firsts, at, self._time)
-
-        names = [self._names[op] for op in ops]
-
-        return dict(zip(names, firsts.tolist(), strict=True))
+        first = pd.Series(self._time).groupby(self._op).min()
+        return {self._names[op]: time for op, time in first.to_dict().items()}
 
 
 def _launcher(annotation: str) -> str:

@@ -19,7 +19,7 @@ from analyzer.model.contract.run_note import (
 )
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import GraphIndex, remove_rewrite
+from analyzer.model.graph.graph_index import NO_GRAPH, GraphIndex, remove_rewrite
 from analyzer.model.recording.records import (
     Device,
     Kind,
@@ -163,7 +163,8 @@ def measure(
     if (is_lost or not note.is_captured) and not is_tpu(main):
         table, structure = derive_graph(table, raw, steps)
 
-    plans = find_plans(note, structure) if note.is_captured else read_modules(raw)
+    graph = structure or NO_GRAPH
+    plans = find_plans(note, graph) if note.is_captured else read_modules(raw)
     table, sharing = _label_buffers(table, raw, note, structure, steps, plans, main)
 
     shown, events_shown, steps_shown = divide_temporaries(
@@ -171,7 +172,7 @@ def measure(
         events,
         steps,
         plans,
-        structure,
+        graph,
         allocator=main,
         infer=note.step.infers,
     )
@@ -282,7 +283,7 @@ def _label_buffers(
     main: str,
 ) -> tuple[pd.DataFrame, Sharing | None]:
     if note.is_captured:
-        table = name_call_requests(table, raw, plans, structure)
+        table = name_call_requests(table, raw, plans, structure or NO_GRAPH)
 
     table, sharing = attribute(table, raw, note, structure, steps)
     table = label_workspaces(table)

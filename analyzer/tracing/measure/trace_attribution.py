@@ -447,20 +447,17 @@ class AddressIndex:
 
     def __init__(self, allocations: pd.DataFrame) -> None:
         """Index ``allocations`` by address."""
-        addresses = allocations["address"].to_numpy(dtype=np.int64, na_value=-1)
         self._born = allocations["born"].to_numpy()
         self._dies = allocations["dies"].to_numpy()
-        self._order = np.argsort(addresses, kind="stable")
-        self._sorted = addresses[self._order]
+        self._rows = allocations.groupby("address").indices
 
     def at(self, address: int, instant: int) -> int | None:
         """Return the row that is alive at ``instant`` at ``address``, or None."""
-        left, right = np.searchsorted(self._sorted, [address, address + 1])
-        rows = self._order[left:right].tolist()
+        for row in self._rows.get(address, ()):
+            if self._born[row] <= instant < self._dies[row]:
+                return int(row)
 
-        alive = (row for row in rows if self._born[row] <= instant < self._dies[row])
-
-        return next(alive, None)
+        return None
 
 
 def find_holdings(

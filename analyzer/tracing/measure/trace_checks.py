@@ -31,7 +31,6 @@ from analyzer.model.recording.records import (
 )
 from analyzer.model.recording.timeline import (
     UNPAIRED,
-    Instants,
     is_tpu,
     pair_events,
     running_sum,
@@ -187,19 +186,13 @@ def check_trace(
                 hint=f"Sizes are 0 to {format_bytes(_LARGEST_BYTES)}. Repeat the trace.",
             )
 
-    codes = events["allocator"].cat.codes.to_numpy()
-    for code in np.unique(codes):
-        name = str(events["allocator"].cat.categories[code])
-        rows = np.flatnonzero(codes == code)
-
+    for group, own in events.groupby("allocator", observed=True):
+        name = str(group)
         if is_tpu(name):  # its frees have no sizes
             continue
 
-        # With one allocator, avoid a copy of millions of rows.
-        own = events if len(rows) == len(events) else events.iloc[rows]
-
         if name == allocator:
-            counter = _check_counter(name, own, rows, allocations, len(events))
+            counter = _check_counter(name, own, allocations, len(events))
 
         for reason, wrong in _check_events(own, from_start=note.from_process_start):
             if wrong.any():
@@ -223,7 +216,6 @@ def check_trace(
 def _check_counter(
     name: str,
     own: pd.DataFrame,
-    rows: Instants,
     allocations: pd.DataFrame,
     events: int,
 ) -> tuple[int, int, int]:
@@ -231,7 +223,7 @@ def _check_counter(
 
     Return the number of events, of those that disagree, and the largest difference in bytes.
 
-    ``rows`` are the instants of these events, ``events`` is the number of events of all allocators.
+    ``own`` are these events, at their instants; ``events`` is the number of events of all allocators.
     """
     in_use = own["in_use_bytes"].to_numpy()
     if not in_use.any():
@@ -241,11 +233,11 @@ def _check_counter(
     columns = ("born", "dies", "allocated_bytes")
     born, dies, sizes = (buffers[column].to_numpy() for column in columns)
 
-    difference = running_sum(born, dies, sizes, events)[rows + 1] - in_use
+    difference = running_sum(born, dies, sizes, events)[own.index + 1] - in_use
     wrong = difference != 0
     largest_bytes = min(int(np.abs(difference).max(initial=0)), MOST_TOTAL)
 
-    return len(rows), int(wrong.sum()), largest_bytes
+    return len(own), int(wrong.sum()), largest_bytes
 
 
 def _check_events(

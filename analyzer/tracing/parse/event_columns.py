@@ -34,9 +34,7 @@ _FOUR_BYTES = 5
 
 _BLOCK_EVENTS = 1 << 16
 _PADDING = 16
-_ONE = np.uint64(1)
-_HIGH_BITS = np.uint64(0x8080808080808080)
-_LOW_BITS = np.uint64(0x7F7F7F7F7F7F7F7F)
+_MOST_BITS = 70  # of a varint, in ten bytes
 
 _STAT_KEY = 4 << 3 | _BYTES
 _TEXT_KEY = 5 << 3 | _BYTES
@@ -198,47 +196,22 @@ class FieldReader:
     def _varints(self, at: Positions) -> tuple[Positions, Positions]:
         """Return the varint at each position, as int64 with its bits, and its end.
 
-        Most varints are single bytes. Otherwise the first of eight bytes without its high bit ends the
-        number, and groups of seven bits are joined pairwise. A longer one has one or two more bytes.
+        Each byte has seven bits of the number, the lowest first; its high bit says that more follow.
         """
-        first = self._bytes[at]
-        if (first < 128).all():
-            return first.astype(np.int64), at + 1
+        number = np.zeros(len(at), np.int64)
+        end = at.copy()
+        rows = np.arange(len(at))  # whose number goes on
 
-        word = self._words[at]
-        stops = ~word & _HIGH_BITS
-        inside = stops ^ (stops - _ONE)  # all bits up to the first stop, or all bits
-        value = word & inside & _LOW_BITS
+        for shift in range(0, _MOST_BITS, 7):
+            byte = self._bytes[end[rows]].astype(np.int64)
+            number[rows] |= (byte & 127) << shift
+            end[rows] += 1
+            rows = rows[byte > 127]
 
-        for bits, low in (
-            (1, 0x007F007F007F007F),
-            (2, 0x00003FFF00003FFF),
-            (4, 0x0FFFFFFF),
-        ):
-            mask = np.uint64(low)
-            high = np.uint64(low << (8 * bits))
-            value = (value & mask) | ((value & high) >> np.uint64(bits))
+            if not len(rows):
+                return number, end
 
-        # The stop is a power of two; its exponent (7, 15 ... 63) is the position of its byte.
-        stop = (stops & (~stops + _ONE)).astype(np.float64)
-        exponent = (stop.view(np.int64) >> 52) - 1023
-        end = at + (exponent + 1 >> 3)
-        number = value.view(np.int64)
-
-        long = np.flatnonzero(stops == 0)
-        if len(long):
-            ninth = self._bytes[at[long] + 8].astype(np.int64)
-            tenth = self._bytes[at[long] + 9].astype(np.int64)
-
-            goes_on = ninth > 127
-            if (goes_on & (tenth > 127)).any():
-                raise DecodeError
-
-            last_bit = np.where(goes_on, tenth & 1, 0)
-            number[long] |= (ninth & 127) << 56 | last_bit << 63
-            end[long] = at[long] + 9 + goes_on
-
-        return number, end
+        raise DecodeError
 
 
 # Prefix of the marks that the capture of this package writes into the trace.

@@ -32,6 +32,7 @@ from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import CACHE_ROLE, find_cache
 from analyzer.model.graph.graph_index import (
     HALF_WEIGHT_ROLE,
+    NO_GRAPH,
     GraphIndex,
     Phase,
     describe_value,
@@ -201,13 +202,13 @@ def name_call_requests(
     table: pd.DataFrame,
     raw: RawTrace,
     plans: Plans,
-    structure: GraphIndex | None,
+    structure: GraphIndex,
 ) -> pd.DataFrame:
     """Return the table with op, region and tensor of the requests of compiled functions in a step.
 
     ``plans`` are by the calling op. Calls with equal assignments are in the order of the graph.
     """
-    ops = structure.ops if structure is not None else {}
+    ops = structure.ops
     calls = {name: plans[name] for name in ops if name in plans}
 
     names = ("op", "region", "tensor", "dtype")
@@ -304,12 +305,12 @@ Divided: TypeAlias = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
 
 def find_plans(
     note: RunNote,
-    structure: GraphIndex | None,
+    structure: GraphIndex,
 ) -> dict[str, BufferPlan]:
     """Return a note's memory plans by the calling op, also by its name in the graph ``structure``."""
     plans = dict(note.plans)
 
-    for op in structure.ops.values() if structure is not None else ():
+    for op in structure.ops.values():
         if op.attrs.get("_XlaMustCompile"):
             plan = find_inlined(op.name, note.plans)
             if plan is not None:
@@ -328,7 +329,7 @@ def divide_temporaries(
     events: pd.DataFrame,
     steps: Sequence[Step],
     plans: Plans,
-    structure: GraphIndex | None,
+    structure: GraphIndex,
     *,
     allocator: str,
     infer: bool,
@@ -361,10 +362,9 @@ def divide_temporaries(
         if key not in labels:
             # A graph that is derived from a trace has no ops of the module.
             names = {one.op_name for one in found.holders} - set(_NAMELESS)
-            known = structure.phases if structure is not None else {}
-            is_known = any(find_inlined(name, known) for name in names)
-            graph = structure if is_known else None
-            is_forward = infer or (graph is None and not runs_backward(plans[op]))
+            is_known = any(find_inlined(name, structure.phases) for name in names)
+            graph = structure if is_known else NO_GRAPH
+            is_forward = infer or not (is_known or runs_backward(plans[op]))
             labels[key] = label_holders(found, graph, infer=is_forward)
 
         divisions.append((int(row), found, labels[key]))
@@ -374,24 +374,21 @@ def divide_temporaries(
 
 def label_holders(
     region: PlanRegion,
-    structure: GraphIndex | None,
+    structure: GraphIndex,
     *,
     infer: bool,
 ) -> list[dict[str, str]]:
     """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region."""
-    makers: set[str] = set()  # ops that make gradients of variables
-    passing = cache = frozenset[str]()
-    if structure is not None:
-        makers = {split_tensor(one)[0] for one in structure.gradients}
-        passing = find_gradient_ops(structure)
-        cache = find_cache(structure) if infer else cache
-
+    # ops that make gradients of variables
+    makers = {split_tensor(one)[0] for one in structure.gradients}
+    passing = find_gradient_ops(structure)
+    cache = find_cache(structure) if infer else frozenset[str]()
     phases, start = _find_phases(region, structure)
     labels = []
 
     for holder, phase in zip(region.holders, phases, strict=True):
         name, layer = _name_op(holder.op_name, structure)
-        op = structure.ops.get(name) if structure is not None else None
+        op = structure.ops.get(name)
         outputs = op.outputs if op is not None else ()
         own = TensorSpec(holder.dtype, holder.shape)
 
@@ -404,7 +401,7 @@ def label_holders(
         elif is_workspace(holder):
             category = Category.WORKSPACE
             role = "workspace"
-        elif op and structure and structure.casts_weight(op, holder.dtype):
+        elif op and structure.casts_weight(op, holder.dtype):
             category = Category.TEMPORARY
             role = HALF_WEIGHT_ROLE
         elif is_number and not cache.isdisjoint(tensors):
@@ -419,7 +416,7 @@ def label_holders(
                 Phase.FORWARD if infer or is_kept else phase,
                 infers=infer,
                 of_variable=name in makers,
-                carries_gradient=is_number and (not structure or name in passing),
+                carries_gradient=is_number and (not structure.ops or name in passing),
                 is_kept=is_kept,
                 is_activation=is_number and makes_activation(holder.op_type),
                 is_recomputed=is_recomputed(structure, name, passing),
@@ -446,9 +443,9 @@ def _get_own_name(holder: Holder) -> str:
     return holder.instruction if holder.op_name in _NAMELESS else holder.op_name
 
 
-def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
+def _name_op(op_name: str, structure: GraphIndex) -> tuple[str, str]:
     """Return the graph's op in XLA's name of it, and its layer; empty if unknown."""
-    if structure is None:
+    if not structure.ops:
         return "", find_layer(op_name)
 
     name = op_name  # XLA may add callers' names as prefix
@@ -460,7 +457,7 @@ def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
 
 def _find_phases(
     region: PlanRegion,
-    structure: GraphIndex | None,
+    structure: GraphIndex,
 ) -> tuple[list[Phase], int]:
     """Return the phase of each holder, and the moment at which the backward pass begins.
 
@@ -472,14 +469,14 @@ def _find_phases(
     for holder in region.holders:
         known = None
 
-        if structure is not None and holder.op_name not in _NAMELESS:
+        if holder.op_name not in _NAMELESS:
             known = find_inlined(holder.op_name, structure.phases)
 
         if known is None and is_in_gradient_scope(holder.op_name):
             known = Phase.BACKWARD
 
         is_named = bool(holder.op_name) and not holder.is_argument
-        if known is None and is_named and structure is None:
+        if known is None and is_named and not structure.ops:
             known = Phase.UPDATE if find_optimizer(holder.op_name) else Phase.FORWARD
 
         last = known or last

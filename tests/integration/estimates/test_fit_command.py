@@ -16,7 +16,8 @@ from simulated_cards import NEEDS_CARDS
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.fitting.fit_answer import FitAnswer
-from analyzer.fitting.remedies import RemedyTrial, plan_remedies, try_remedies
+from analyzer.fitting.remedies import RemedyTrial, try_remedies
+from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.size_search import tolerance_at
 from analyzer.fitting.step_access import access_target, estimate_step
 from analyzer.model.contract.child_messages import CaptureOptions

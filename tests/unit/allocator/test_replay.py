@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from workloads import SAMPLES, allocations_table, events_table, from_events, sample
 
-from analyzer.model.errors import InputError, TraceError
+from analyzer.model.errors import TraceError
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import compare, from_allocations, replay
 
@@ -58,10 +58,8 @@ def test_a_failure_is_data():
 def test_rows_of_one_allocator_are_replayed():
     other = allocations_table((7, 1, 2)).assign(allocator="cpu")
     table = pd.concat([allocations_table((5, 0, 2)), other], ignore_index=True)
-    with pytest.raises(InputError, match="2 allocators: bfc, cpu"):
-        from_allocations(table)
     assert from_allocations(table, allocator="cpu").row.tolist() == [1]
-    with pytest.raises(TraceError, match="'gpu'"):
+    with pytest.raises(TraceError, match="nothing to replay"):
         from_allocations(table, allocator="gpu")
 
 
@@ -95,15 +93,9 @@ def test_rows_that_never_live_are_left_out():
     [
         ((-5, 0, 2), "asks for -5"),
         ((1 << 60, 0, 2), "is impossible"),
-        ((5, -2, 2), "before -1"),
         ((0, 0, 2), "nothing to replay"),
     ],
 )
 def test_allocations_that_cannot_be_are_refused(row, message):
     with pytest.raises(TraceError, match=message):
         from_allocations(allocations_table(row))
-
-
-def test_nothing_to_replay_is_refused():
-    with pytest.raises(TraceError, match="empty"):
-        from_allocations(allocations_table())

@@ -109,7 +109,10 @@ def test_a_cancelled_call_leaves_no_process(tmp_path: Path) -> None:
     assert wait_until(lambda: is_gone(process))
 
 
-@pytest.mark.parametrize("ending", ["close", "SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(
+    "ending",
+    ["close", pytest.param("SIGTERM", marks=pytest.mark.slow), "SIGKILL"],
+)
 def test_an_ended_server_leaves_no_process(ending: str, tmp_path: Path) -> None:
     script = write_endless_script(tmp_path)
     command = [sys.executable, str(COMMAND), "mcp"]

@@ -118,6 +118,7 @@ def test_a_mark_that_is_no_size_is_refused_before_a_test_runs(
 
 
 @pytest.mark.tf
+@pytest.mark.slow
 def test_a_tensorflow_that_had_started_is_told_of(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from analyzer.fitting.remedies import plan_remedies, write_code
+from analyzer.fitting.remedy_plans import plan_remedies, write_code
 from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.fields import Category
 from analyzer.model.contract.run_note import StepConfig, VariableNote

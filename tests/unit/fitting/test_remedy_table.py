@@ -9,13 +9,8 @@ import pytest
 
 from analyzer.cards.catalogue import find_gpu
 from analyzer.fitting import remedies
-from analyzer.fitting.remedies import (
-    RemedyTrial,
-    choose_plans,
-    parse_remedies,
-    plan_remedies,
-    try_remedies,
-)
+from analyzer.fitting.remedies import RemedyTrial, try_remedies
+from analyzer.fitting.remedy_plans import choose_plans, parse_remedies, plan_remedies
 from analyzer.fitting.step_access import StepAccess, StepEstimate
 from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.report_file import StepRemedy

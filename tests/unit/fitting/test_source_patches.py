@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 
-from analyzer.fitting.remedies import (
-    edit_source,
-    estimate_edited,
-    plan_remedies,
-    write_diff,
-)
+from analyzer.fitting.remedies import estimate_edited
+from analyzer.fitting.remedy_plans import plan_remedies
+from analyzer.fitting.source_edits import edit_source, write_diff
 from analyzer.fitting.step_access import StepAccess
 from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError
@@ -62,7 +59,7 @@ def plans(*names: str, own: bool = False) -> list[Any]:
     options = CaptureOptions(batch_size=32)
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analyzer.fitting.remedies.chain_of", lambda note: ())
+        patch.setattr("analyzer.fitting.remedy_plans.chain_of", lambda note: ())
         found = {plan.id: plan for plan in plan_remedies(options, note)}
     return [found[name] for name in names]
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from analyzer.simulated_card import card_environment
 from analyzer.simulated_card.card_environment import check_platform
+from analyzer.simulated_card.elf import make_library
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ELF is Linux's")
 NAMES = [b"cuOne", *(b"cudaMany%d" % n for n in range(3000))]
@@ -18,10 +18,8 @@ MAKERS = [b"cublasTwoCreate", b"ncclThreeCreate"]
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     check_platform()
-    path = tmp_path_factory.mktemp("card_environment") / "libnames.so"
-    content = card_environment.make_library(
-        NAMES, MAKERS, needed=b"libc.so.6", soname=b"libnames.so"
-    )
+    path = tmp_path_factory.mktemp("elf") / "libnames.so"
+    content = make_library(NAMES, MAKERS, needed=b"libc.so.6", soname=b"libnames.so")
     path.write_bytes(content)
     return ctypes.CDLL(str(path))
 

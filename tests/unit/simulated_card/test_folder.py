@@ -12,8 +12,8 @@ from analyzer.cards.catalogue import find_gpu
 from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.simulated_card import card_environment
-from analyzer.simulated_card import card_environment as folder
 from analyzer.simulated_card import core_build as compiling
+from analyzer.simulated_card import library_folder as folder
 from analyzer.simulated_card.card_environment import make_card_environment
 
 pytestmark = NEEDS_CARDS

@@ -10,7 +10,7 @@ import pytest
 
 from analyzer.model.contract.run_note import Op, TensorSpec
 from analyzer.model.errors import TraceError
-from analyzer.model.graph.graph_index import build_graph_index
+from analyzer.model.graph.graph_index import NO_GRAPH, build_graph_index
 from analyzer.tracing.measure.measured_recording import open_measured
 from analyzer.tracing.parse.buffer_plan import (
     BufferPlan,
@@ -166,7 +166,7 @@ def test_a_value_is_kept_if_it_lives_until_the_backward_pass(
     region = PlanRegion(**facts, holders=holders, moments=9)
     # THEN it is kept only if it is alive then; without floats, no backward pass is known
     expected = role if dtype == "float32" else "forward temporary"
-    assert label_holders(region, None, infer=False)[0]["role"] == expected
+    assert label_holders(region, NO_GRAPH, infer=False)[0]["role"] == expected
 
 
 def test_a_half_of_a_weight_and_shared_zeros_are_temporaries() -> None:
