@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 import pandas as pd
 
 from analyzer.model.contract.fields import Category, EvidenceRow
@@ -13,7 +14,8 @@ from analyzer.model.contract.report_file import BufferRow
 from analyzer.model.contract.run_note import HeldTensors
 from analyzer.model.graph.buffer_sharing import find_copies_of_inputs
 from analyzer.model.graph.graph_index import PASSING_ROLES, Phase
-from analyzer.model.recording.records import Recording, Step
+from analyzer.model.recording.records import Kind, Recording, Step
+from analyzer.model.recording.timeline import find_last_ops
 
 _Row = TypeVar("_Row", bound=BufferRow)
 
@@ -43,8 +45,9 @@ def with_uses(
 ) -> pd.DataFrame:
     """Return buffers with their columns of ``NO_USE`` filled in.
 
-    They are the consumer that runs last, of those that begin before the buffer is freed, its op type,
-    and the op type that copied an input of the step into the buffer. ``step`` is None for the whole
+    They are the consumer that frees the buffer, its op type, and the op type that copied an input of the
+    step into the buffer. A card's trace may have no runs of ops, and an estimate has no times: there it
+    is the consumer that runs last, of those that begin before the free. ``step`` is None for the whole
     trace.
     """
     structure = recording.structure
@@ -53,6 +56,15 @@ def with_uses(
 
     if structure is None or sharing is None or op_runs is None:
         return rows
+
+    is_measured = recording.kind is Kind.TRACE
+    freers = np.full(len(recording.events) + 1, "", object)
+    if is_measured:
+        freers[:-1] = find_last_ops(recording.events, op_runs)["op"]
+
+    requests = recording.allocations[["op", "born_ps"]].dropna()
+    requests = requests.assign(start_ps=requests["born_ps"], end_ps=requests["born_ps"])
+    op_runs = pd.concat([op_runs, requests])
 
     if step is not None and step.start_ps is not None and step.end_ps is not None:
         op_runs = op_runs[op_runs["start_ps"].between(step.start_ps, step.end_ps)]
@@ -65,11 +77,15 @@ def with_uses(
 
     uses = []
 
-    tensors = rows["tensor"].astype(str)
+    columns = (rows["tensor"], rows["dies_ps"].fillna(1 << 62), freers[rows["dies"]])
 
-    for tensor, dies_ps in zip(tensors, rows["dies_ps"].fillna(1 << 62), strict=True):
+    for tensor, dies_ps, freer in zip(*columns, strict=True):
         readers = sharing.consumers(tensor) if tensor else ()
         names = [name for name in readers if starts.get(name, 0) <= dies_ps]
+
+        # A run has its op's name without the function's prefix.
+        if is_measured:
+            names = [name for name in names if f"/{name}".endswith(f"/{freer}")]
         if not names:
             uses.append(tuple(NO_USE.values()))
             continue
@@ -91,8 +107,8 @@ def with_uses(
 
 
 def name_of(row: Mapping[str, Any]) -> str:
-    """Return the buffer's variable, tensor or op, the first that is known."""
-    keys = ("variable", "tensor", "op")
+    """Return the buffer's variable, tensor, op or role, the first that is known."""
+    keys = ("variable", "tensor", "op", "role")
     return next((str(row[key]) for key in keys if row[key]), "unnamed")
 
 
@@ -179,7 +195,7 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
             return "a variable's next value, before the update"
         if category == Category.GRADIENT and not role:
             return _WITHOUT_READER[category]
-        if int(row["dies"]) < end:
+        if int(row["dies"]) < end or int(row["born"]) >= first:
             return "a variable's value, until the next update"
 
         return "a variable, in all steps"
@@ -187,7 +203,7 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
     if category == Category.INPUT:
         if role.startswith("batch"):
             return "a batch of the data set"
-        if int(row["born"]) < first:
+        if int(row["born"]) < first or int(row["dies"]) >= end:
             return "an input that the program holds"
 
         return "an input, until its step returns"

@@ -227,7 +227,9 @@ class _Values:
 
         if not tensor or is_unread:
             phase = structure.phases[op.name]
-            if not op.type.startswith("TensorList"):
+            # such as zeros like a list
+            makes_list = any(one.dtype == "variant" for one in op.outputs)
+            if not (makes_list or op.type.startswith("TensorList")):
                 return Category.TEMPORARY, f"{phase} scratch"
 
             is_kept = is_alive and phase is Phase.FORWARD and is_float(dtype)

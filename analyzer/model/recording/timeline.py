@@ -235,6 +235,22 @@ HOST_ALLOCATORS = frozenset(
 )
 
 
+def find_last_ops(events: pd.DataFrame, op_runs: pd.DataFrame) -> pd.DataFrame:
+    """Return ``op`` and ``end_ps`` of the last run that began on each event's thread before it."""
+    runs = op_runs.astype({"op": object, "thread": np.int64}).sort_values("start_ps")
+    times = events[["time_ps", "thread"]].sort_values("time_ps", kind="stable")
+
+    found = pd.merge_asof(
+        times,
+        runs,
+        left_on="time_ps",
+        right_on="start_ps",
+        by="thread",
+    )
+
+    return found.set_index(times.index).sort_index().fillna({"op": "", "end_ps": -1})
+
+
 def is_tpu(allocator: str) -> bool:
     """Say whether an allocator is of a TPU's runtime, which is not TensorFlow's (``TPU:0``)."""
     return allocator.startswith("TPU:")

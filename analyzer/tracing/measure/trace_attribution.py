@@ -48,7 +48,11 @@ from analyzer.model.recording.records import (
     WORKSPACE,
     Step,
 )
-from analyzer.model.recording.timeline import HOST_ALLOCATORS, is_tpu
+from analyzer.model.recording.timeline import (
+    HOST_ALLOCATORS,
+    find_last_ops,
+    is_tpu,
+)
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
 from analyzer.tracing.parse.event_columns import FUNCTION_SPAN, STACK
@@ -78,7 +82,12 @@ def attribute(
 
     is_handle = (table["op"] == HANDLE).to_numpy()
     labels.fill(is_handle, Category.CONSTANT, "handle of a variable")
-    freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
+
+    # Only newer allocators of cards record the op that frees.
+    last = find_last_ops(raw.events, raw.op_runs)
+    is_running = (last["end_ps"] >= raw.events["time_ps"]) & (raw.events["op"] == "")
+    freed_by = raw.events["op"].astype(object).mask(is_running, last["op"])
+    freers = np.append(freed_by, "")[table["dies"].to_numpy()]
     infer = note.step.infers
 
     in_steps = table["step"].notna().to_numpy()
