@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 import pandas as pd
 
 from analyzer.model.contract.fields import Category, EvidenceRow
@@ -35,7 +34,7 @@ _TEXT_COLUMNS = (
 
 
 # Columns of a buffer without a known consumer.
-NO_USE = {"waits_for": "", "waits_for_type": "", "copied_by": ""}
+NO_USE = {"waits_for": "", "waits_for_type": "", "copied_by": "", "is_sure": False}
 
 
 def with_uses(
@@ -45,10 +44,9 @@ def with_uses(
 ) -> pd.DataFrame:
     """Return buffers with their columns of ``NO_USE`` filled in.
 
-    They are the consumer that frees the buffer, its op type, and the op type that copied an input of the
-    step into the buffer. A card's trace may have no runs of ops, and an estimate has no times: there it
-    is the consumer that runs last, of those that begin before the free. ``step`` is None for the whole
-    trace.
+    They are the consumer that frees the buffer, else the one that runs last of those that begin before
+    the free; its op type; the op type that copied an input of the step into the buffer; and whether no
+    run of the trace contradicts the consumer. ``step`` is None for the whole trace.
     """
     structure = recording.structure
     sharing = recording.sharing
@@ -57,49 +55,33 @@ def with_uses(
     if structure is None or sharing is None or op_runs is None:
         return rows
 
+    freers = find_last_ops(recording.events, op_runs)["op_run"].loc[rows["dies"]]
     is_measured = recording.kind is Kind.TRACE
-    freers = np.full(len(recording.events) + 1, "", object)
-    if is_measured:
-        freers[:-1] = find_last_ops(recording.events, op_runs)["op"]
 
-    requests = recording.allocations[["op", "born_ps"]].dropna()
-    requests = requests.assign(start_ps=requests["born_ps"], end_ps=requests["born_ps"])
-    op_runs = pd.concat([op_runs, requests])
+    if recording.kind is not Kind.ESTIMATE:
+        requests = recording.allocations.dropna(subset="born_ps")
+        requests = requests.rename(columns={"born_ps": "start_ps"})
+        op_runs = requests if step is None else requests[requests["step"] == step.index]
 
-    if step is not None and step.start_ps is not None and step.end_ps is not None:
-        op_runs = op_runs[op_runs["start_ps"].between(step.start_ps, step.end_ps)]
-
-    runs = op_runs.groupby("op", observed=True)
-    ends = runs["end_ps"].max().to_dict()
-    starts = runs["start_ps"].min().to_dict()
-    order = {name: number for number, name in enumerate(structure.ops)}
+    runs = op_runs.groupby("op", observed=True)["start_ps"]
+    starts, ends = runs.min().to_dict(), runs.max().to_dict()
     copies = find_copies_of_inputs(structure)
-
+    columns = (rows["tensor"], rows["dies_ps"].fillna(1 << 62), freers)
     uses = []
 
-    columns = (rows["tensor"], rows["dies_ps"].fillna(1 << 62), freers[rows["dies"]])
+    def use_order(name: str) -> tuple[bool, int]:
+        return structure.phases[name] is not Phase.FORWARD, ends.get(name, -1)
 
     for tensor, dies_ps, freer in zip(*columns, strict=True):
         readers = sharing.consumers(tensor) if tensor else ()
         names = [name for name in readers if starts.get(name, 0) <= dies_ps]
 
         # A run has its op's name without the function's prefix.
-        if is_measured:
-            names = [name for name in names if f"/{name}".endswith(f"/{freer}")]
-        if not names:
-            uses.append(tuple(NO_USE.values()))
-            continue
-
-        def use_order(name: str) -> tuple[bool, bool, int, int]:
-            """Order by the pass; a list of a loop keeps the values of earlier trips."""
-            is_forward = structure.phases[name] is Phase.FORWARD
-            is_push = structure.ops[name].type == _PUSH
-            return not is_forward, is_push, ends.get(name, -1), order[name]
-
-        last = max(names, key=use_order)
-        kind = structure.ops[last].type
-
-        uses.append((last, kind, copies.get(tensor, "")))
+        frees = [name for name in names if f"/{name}".endswith(f"/{freer}")]
+        last = max(frees or names, key=use_order, default="")
+        is_sure = bool(frees if is_measured else names)
+        kind = structure.ops[last].type if last else ""
+        uses.append((last, kind, copies.get(tensor, ""), is_sure))
 
     found = pd.DataFrame(uses, index=rows.index, columns=list(NO_USE))
 
@@ -212,7 +194,7 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
         return f"{role or 'constant'}, until its owner is freed"
 
     # TensorFlow's graph has other readers than the compiled module, which fuses ops.
-    if not reader or row["instruction"]:
+    if not row["is_sure"] or row["instruction"]:
         is_inside = bool(row["instruction"])
         unknown = "read later in its module" if is_inside else "no known reader"
         unsaid = _WITHOUT_READER.get(category, unknown)

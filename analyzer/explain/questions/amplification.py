@@ -1042,18 +1042,16 @@ def _find_flow(
         return None
 
     first = rows[is_read].sort_values(["born", "tensor"]).iloc[0].to_dict()
-    makers = {op.type for one in flow if (op := tensors.graph.maker_of(one))}
+    found = [op for one in flow if (op := tensors.graph.maker_of(one))]
+    makers = {op.type for op in found}
+    is_fused = any("fused_ops" in op.attrs for op in found)  # such as a bias and Elu
     is_read |= ~rows["category"].isin(PERSISTENT) & (rows["requested_bytes"] == size)
     gone = rows[is_read]
     share = 1.0
 
     if enlarged := makers & _ENLARGING:
-        given = [
-            size
-            for one in flow
-            if (op := tensors.graph.maker_of(one)) and op.type in enlarged
-            for size in tensors.sizes_read(op.name)
-        ]
+        sizes = (tensors.sizes_read(op.name) for op in found if op.type in enlarged)
+        given = [size for read in sizes for size in read]
         if not given:  # a trace lacks the sizes of some inputs
             return None
         name, words, detail = "enlarged", *_ENLARGED
@@ -1067,7 +1065,7 @@ def _find_flow(
     elif is_summed:
         name, words, detail = "reduced-at-once", *_SUM_OF_PRODUCTS
         is_found = ends <= {"Sum", "Mean"}
-    elif makers | ends <= {*MATRICES}:
+    elif makers | ends <= {*MATRICES} and not is_fused:
         name, words, detail = "product-order", *_OTHER_ORDER
         share = 1 - tensors.size_in_other_order(start) / size
         is_found = share >= 1 - 1 / TIMES

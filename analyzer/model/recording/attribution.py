@@ -120,7 +120,7 @@ def label_graph(
 
         # An eager op before the steps may have the name of an op in the graph.
         is_copied = regions[row] == "dynamic" and op.type not in CONSTANTS
-        if is_copied and steps[row] < 0:
+        if (is_copied or labels.variable[row]) and steps[row] < 0:
             continue
 
         labels.op_type[row] = op.type

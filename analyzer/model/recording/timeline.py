@@ -236,19 +236,15 @@ HOST_ALLOCATORS = frozenset(
 
 
 def find_last_ops(events: pd.DataFrame, op_runs: pd.DataFrame) -> pd.DataFrame:
-    """Return ``op`` and ``end_ps`` of the last run that began on each event's thread before it."""
-    runs = op_runs.astype({"op": object, "thread": np.int64}).sort_values("start_ps")
-    times = events[["time_ps", "thread"]].sort_values("time_ps", kind="stable")
+    """Return the events with ``op_run``, the last that began on their thread, and its ``end_ps``.
 
-    found = pd.merge_asof(
-        times,
-        runs,
-        left_on="time_ps",
-        right_on="start_ps",
-        by="thread",
-    )
+    The last row, without a run, is for buffers that no event frees.
+    """
+    runs = op_runs.rename(columns={"op": "op_run", "start_ps": "time_ps"})
+    runs = runs.astype({"op_run": object, "thread": np.int64})
+    found = pd.merge_asof(events, runs, on="time_ps", by="thread")
 
-    return found.set_index(times.index).sort_index().fillna({"op": "", "end_ps": -1})
+    return found.reindex(range(len(events) + 1))
 
 
 def is_tpu(allocator: str) -> bool:

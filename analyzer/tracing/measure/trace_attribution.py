@@ -85,9 +85,8 @@ def attribute(
 
     # Only newer allocators of cards record the op that frees.
     last = find_last_ops(raw.events, raw.op_runs)
-    is_running = (last["end_ps"] >= raw.events["time_ps"]) & (raw.events["op"] == "")
-    freed_by = raw.events["op"].astype(object).mask(is_running, last["op"])
-    freers = np.append(freed_by, "")[table["dies"].to_numpy()]
+    is_running = (last["end_ps"] >= last["time_ps"]) & (last["op"] == "")
+    freers = np.where(is_running, last["op_run"], last["op"])[table["dies"]]
     infer = note.step.infers
 
     in_steps = table["step"].notna().to_numpy()
@@ -372,7 +371,10 @@ def _label_batches(
         is_outside = name and name not in structure.ops and FOLDED not in name
 
         if known is not None and is_outside and labels.is_open(row):
-            role = COPIED_BATCH if name == RECEIVED else BATCH_ROLE
+            maker = structure.maker_of(known)
+            is_argument = maker is not None and maker.type == "_Arg"
+            role = "step input" if is_argument else BATCH_ROLE
+            role = COPIED_BATCH if name == RECEIVED else role
             labels.set(row, Category.INPUT, role=role)
 
             # The pipeline's ops handle single examples too.
