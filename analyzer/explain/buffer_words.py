@@ -14,7 +14,6 @@ from analyzer.model.contract.run_note import HeldTensors
 from analyzer.model.graph.buffer_sharing import find_copies_of_inputs
 from analyzer.model.graph.graph_index import PASSING_ROLES, Phase
 from analyzer.model.recording.records import Kind, Recording, Step
-from analyzer.model.recording.timeline import find_last_ops
 
 _Row = TypeVar("_Row", bound=BufferRow)
 
@@ -55,22 +54,30 @@ def with_uses(
     if structure is None or sharing is None or op_runs is None:
         return rows
 
-    freers = find_last_ops(recording.events, op_runs)["op_run"].loc[rows["dies"]]
-    is_measured = recording.kind is Kind.TRACE
+    # An op's inputs are released after it, on its thread.
+    last = pd.merge_asof(
+        recording.events,
+        op_runs.astype({"thread": "int64"}),
+        left_on="time_ps",
+        right_on="start_ps",
+        by="thread",
+    )
+    freers = last["op_y"].reindex(rows["dies"])
+    time = "start_ps"
 
     if recording.kind is not Kind.ESTIMATE:
-        requests = recording.allocations.dropna(subset="born_ps")
-        requests = requests.rename(columns={"born_ps": "start_ps"})
-        op_runs = requests if step is None else requests[requests["step"] == step.index]
+        op_runs = recording.allocations.dropna(subset="born_ps")
+        time = "born_ps"
+        if step is not None:
+            op_runs = op_runs[op_runs["step"] == step.index]
 
-    runs = op_runs.groupby("op", observed=True)["start_ps"]
+    runs = op_runs.groupby("op", observed=True)[time]
     starts, ends = runs.min().to_dict(), runs.max().to_dict()
     copies = find_copies_of_inputs(structure)
+    phases = structure.phases
     columns = (rows["tensor"], rows["dies_ps"].fillna(1 << 62), freers)
+    is_measured = recording.kind is Kind.TRACE and not structure.evidence
     uses = []
-
-    def use_order(name: str) -> tuple[bool, int]:
-        return structure.phases[name] is not Phase.FORWARD, ends.get(name, -1)
 
     for tensor, dies_ps, freer in zip(*columns, strict=True):
         readers = sharing.consumers(tensor) if tensor else ()
@@ -78,10 +85,14 @@ def with_uses(
 
         # A run has its op's name without the function's prefix.
         frees = [name for name in names if f"/{name}".endswith(f"/{freer}")]
-        last = max(frees or names, key=use_order, default="")
+        order = [
+            (phases[one] is not Phase.FORWARD, ends.get(one, -1), one)
+            for one in frees or names
+        ]
+        name = max(order)[-1] if order else ""
+        kind = structure.ops[name].type if name else ""
         is_sure = bool(frees if is_measured else names)
-        kind = structure.ops[last].type if last else ""
-        uses.append((last, kind, copies.get(tensor, ""), is_sure))
+        uses.append((name, kind, copies.get(tensor, ""), is_sure))
 
     found = pd.DataFrame(uses, index=rows.index, columns=list(NO_USE))
 
@@ -175,8 +186,6 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
     if row["variable"]:
         if category == Category.TEMPORARY:
             return "a variable's next value, before the update"
-        if category == Category.GRADIENT and not role:
-            return _WITHOUT_READER[category]
         if int(row["dies"]) < end or int(row["born"]) >= first:
             return "a variable's value, until the next update"
 
@@ -195,8 +204,10 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
 
     # TensorFlow's graph has other readers than the compiled module, which fuses ops.
     if not row["is_sure"] or row["instruction"]:
-        is_inside = bool(row["instruction"])
-        unknown = "read later in its module" if is_inside else "no known reader"
+        unknown = "no known reader"
+        if row["instruction"]:
+            unknown = "read later in its module"
+
         unsaid = _WITHOUT_READER.get(category, unknown)
         if category == Category.GRADIENT and int(row["born"]) < first:
             return "gradient of an earlier step, which the program holds"

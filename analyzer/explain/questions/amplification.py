@@ -1042,16 +1042,18 @@ def _find_flow(
         return None
 
     first = rows[is_read].sort_values(["born", "tensor"]).iloc[0].to_dict()
-    found = [op for one in flow if (op := tensors.graph.maker_of(one))]
-    makers = {op.type for op in found}
-    is_fused = any("fused_ops" in op.attrs for op in found)  # such as a bias and Elu
+    makers = {op.type for one in flow if (op := tensors.graph.maker_of(one))}
     is_read |= ~rows["category"].isin(PERSISTENT) & (rows["requested_bytes"] == size)
     gone = rows[is_read]
     share = 1.0
 
     if enlarged := makers & _ENLARGING:
-        sizes = (tensors.sizes_read(op.name) for op in found if op.type in enlarged)
-        given = [size for read in sizes for size in read]
+        given = [
+            size
+            for one in flow
+            if (op := tensors.graph.maker_of(one)) and op.type in enlarged
+            for size in tensors.sizes_read(op.name)
+        ]
         if not given:  # a trace lacks the sizes of some inputs
             return None
         name, words, detail = "enlarged", *_ENLARGED
@@ -1065,10 +1067,12 @@ def _find_flow(
     elif is_summed:
         name, words, detail = "reduced-at-once", *_SUM_OF_PRODUCTS
         is_found = ends <= {"Sum", "Mean"}
-    elif makers | ends <= {*MATRICES} and not is_fused:
+    elif makers | ends <= {*MATRICES}:
         name, words, detail = "product-order", *_OTHER_ORDER
         share = 1 - tensors.size_in_other_order(start) / size
-        is_found = share >= 1 - 1 / TIMES
+        attrs = tensors.graph.ops[split_tensor(start)[0]].attrs
+        is_fused = "fused_ops" in attrs  # such as a bias and Elu
+        is_found = share >= 1 - 1 / TIMES and not is_fused
     else:
         name, words, detail = "part-read", *_PART
         is_found = ends <= _PARTS | _SUMS

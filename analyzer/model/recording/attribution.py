@@ -227,9 +227,7 @@ class _Values:
 
         if not tensor or is_unread:
             phase = structure.phases[op.name]
-            # such as zeros like a list
-            makes_list = any(one.dtype == "variant" for one in op.outputs)
-            if not (makes_list or op.type.startswith("TensorList")):
+            if not op.type.startswith(("TensorList", "ZerosLike")):  # of a list
                 return Category.TEMPORARY, f"{phase} scratch"
 
             is_kept = is_alive and phase is Phase.FORWARD and is_float(dtype)

@@ -235,18 +235,6 @@ HOST_ALLOCATORS = frozenset(
 )
 
 
-def find_last_ops(events: pd.DataFrame, op_runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the events with ``op_run``, the last that began on their thread, and its ``end_ps``.
-
-    The last row, without a run, is for buffers that no event frees.
-    """
-    runs = op_runs.rename(columns={"op": "op_run", "start_ps": "time_ps"})
-    runs = runs.astype({"op_run": object, "thread": np.int64})
-    found = pd.merge_asof(events, runs, on="time_ps", by="thread")
-
-    return found.reindex(range(len(events) + 1))
-
-
 def is_tpu(allocator: str) -> bool:
     """Say whether an allocator is of a TPU's runtime, which is not TensorFlow's (``TPU:0``)."""
     return allocator.startswith("TPU:")

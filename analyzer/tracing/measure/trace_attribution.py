@@ -50,7 +50,6 @@ from analyzer.model.recording.records import (
 )
 from analyzer.model.recording.timeline import (
     HOST_ALLOCATORS,
-    find_last_ops,
     is_tpu,
 )
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
@@ -82,11 +81,7 @@ def attribute(
 
     is_handle = (table["op"] == HANDLE).to_numpy()
     labels.fill(is_handle, Category.CONSTANT, "handle of a variable")
-
-    # Only newer allocators of cards record the op that frees.
-    last = find_last_ops(raw.events, raw.op_runs)
-    is_running = (last["end_ps"] >= last["time_ps"]) & (last["op"] == "")
-    freers = np.where(is_running, last["op_run"], last["op"])[table["dies"]]
+    freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
     infer = note.step.infers
 
     in_steps = table["step"].notna().to_numpy()
@@ -371,9 +366,7 @@ def _label_batches(
         is_outside = name and name not in structure.ops and FOLDED not in name
 
         if known is not None and is_outside and labels.is_open(row):
-            maker = structure.maker_of(known)
-            is_argument = maker is not None and maker.type == "_Arg"
-            role = "step input" if is_argument else BATCH_ROLE
+            role = BATCH_ROLE if ITERATOR in known or not known else "step input"
             role = COPIED_BATCH if name == RECEIVED else role
             labels.set(row, Category.INPUT, role=role)
 
