@@ -375,10 +375,14 @@ class Tensors:
         """Return the bytes of B @ C, if a product is A @ B and is read by (A @ B) @ C.
 
         From the sizes: each of the axes of B @ C is in two of A, B, C and the result, and the axes of
-        A @ B too.
+        A @ B too. Infinite if its op adds a bias or an activation.
         """
+        name = split_tensor(product)[0]
+        if "fused_ops" in self.graph.ops[name].attrs:
+            return math.inf
+
         size = self.size_of(product)[1]
-        made_of = math.prod(self.sizes_read(split_tensor(product)[0])[:2]) / size
+        made_of = math.prod(self.sizes_read(name)[:2]) / size
         results = (
             made_of * math.prod(self.sizes_read(one)[:2]) * self.size_of(f"{one}:0")[1]
             for one in self.readers_of(product)
@@ -1070,9 +1074,7 @@ def _find_flow(
     elif makers | ends <= {*MATRICES}:
         name, words, detail = "product-order", *_OTHER_ORDER
         share = 1 - tensors.size_in_other_order(start) / size
-        attrs = tensors.graph.ops[split_tensor(start)[0]].attrs
-        is_fused = "fused_ops" in attrs  # such as a bias and Elu
-        is_found = share >= 1 - 1 / TIMES and not is_fused
+        is_found = share >= 1 - 1 / TIMES
     else:
         name, words, detail = "part-read", *_PART
         is_found = ends <= _PARTS | _SUMS
