@@ -25,6 +25,7 @@ _WITHOUT_READER = {
 
 _PUSH = "TensorListPushBack"
 _OPS = 10  # rows of evidence
+_LATEST_PS = 100_000_000  # from the end of an op to the release of its inputs
 
 _TEXT_COLUMNS = (
     *("op", "op_type", "layer", "source"),
@@ -62,7 +63,8 @@ def with_uses(
         right_on="start_ps",
         by="thread",
     )
-    freers = last["op_y"].reindex(rows["dies"])
+    is_near = last["time_ps"] - last["end_ps"] < _LATEST_PS
+    freers = last.loc[is_near, "op_y"].reindex(rows["dies"])
     time = "start_ps"
 
     if recording.kind is not Kind.ESTIMATE:
@@ -74,7 +76,6 @@ def with_uses(
     runs = op_runs.groupby("op", observed=True)[time]
     starts, ends = runs.min().to_dict(), runs.max().to_dict()
     copies = find_copies_of_inputs(structure)
-    phases = structure.phases
     columns = (rows["tensor"], rows["dies_ps"].fillna(1 << 62), freers)
     is_measured = recording.kind is Kind.TRACE and not structure.evidence
     uses = []
@@ -86,7 +87,7 @@ def with_uses(
         # A run has its op's name without the function's prefix.
         frees = [name for name in names if f"/{name}".endswith(f"/{freer}")]
         order = [
-            (phases[one] is not Phase.FORWARD, ends.get(one, -1), one)
+            (structure.phases[one] is not Phase.FORWARD, ends.get(one, -1), one)
             for one in frees or names
         ]
         name = max(order)[-1] if order else ""
@@ -94,9 +95,7 @@ def with_uses(
         is_sure = bool(frees if is_measured else names)
         uses.append((name, kind, copies.get(tensor, ""), is_sure))
 
-    found = pd.DataFrame(uses, index=rows.index, columns=list(NO_USE))
-
-    return rows.assign(**found)
+    return rows.assign(**pd.DataFrame(uses, index=rows.index, columns=list(NO_USE)))
 
 
 def name_of(row: Mapping[str, Any]) -> str:
