@@ -14,7 +14,7 @@ from analyzer.model.contract.run_note import HeldTensors
 from analyzer.model.graph.buffer_sharing import find_copies_of_inputs
 from analyzer.model.graph.graph_index import PASSING_ROLES, Phase
 from analyzer.model.recording.labels import ELEMENT_ROLE
-from analyzer.model.recording.records import Recording, Step
+from analyzer.model.recording.records import Kind, Recording, Step
 
 _Row = TypeVar("_Row", bound=BufferRow)
 
@@ -26,6 +26,7 @@ _WITHOUT_READER = {
 
 _PUSH = "TensorListPushBack"
 _OPS = 10  # rows of evidence
+_LATEST_PS = 100_000_000  # from the end of an op to the release of its inputs
 
 _TEXT_COLUMNS = (
     *("op", "op_type", "layer", "source"),
@@ -34,7 +35,7 @@ _TEXT_COLUMNS = (
 
 
 # Columns of a buffer without a known consumer.
-NO_USE = {"waits_for": "", "waits_for_type": "", "copied_by": ""}
+NO_USE = {"waits_for": "", "waits_for_type": "", "copied_by": "", "is_sure": False}
 
 
 def with_uses(
@@ -44,9 +45,9 @@ def with_uses(
 ) -> pd.DataFrame:
     """Return buffers with their columns of ``NO_USE`` filled in.
 
-    They are the consumer that runs last, of those that begin before the buffer is freed, its op type,
-    and the op type that copied an input of the step into the buffer. ``step`` is None for the whole
-    trace.
+    They are the consumer that frees the buffer, else the one that runs last of those that begin before
+    the free; its op type; the op type that copied an input of the step into the buffer; and whether no
+    run of the trace contradicts the consumer. ``step`` is None for the whole trace.
     """
     structure = recording.structure
     sharing = recording.sharing
@@ -55,45 +56,52 @@ def with_uses(
     if structure is None or sharing is None or op_runs is None:
         return rows
 
-    if step is not None and step.start_ps is not None and step.end_ps is not None:
-        op_runs = op_runs[op_runs["start_ps"].between(step.start_ps, step.end_ps)]
+    # An op's inputs are released after it, on its thread.
+    last = pd.merge_asof(
+        recording.events,
+        op_runs.astype({"thread": "int64"}),
+        left_on="time_ps",
+        right_on="start_ps",
+        by="thread",
+    )
+    is_near = last["time_ps"] - last["end_ps"] < _LATEST_PS
+    freers = last.loc[is_near, "op_y"].reindex(rows["dies"])
+    time = "start_ps"
 
-    runs = op_runs.groupby("op", observed=True)
-    ends = runs["end_ps"].max().to_dict()
-    starts = runs["start_ps"].min().to_dict()
-    order = {name: number for number, name in enumerate(structure.ops)}
+    if recording.kind is not Kind.ESTIMATE:
+        op_runs = recording.allocations.dropna(subset="born_ps")
+        time = "born_ps"
+        if step is not None:
+            op_runs = op_runs[op_runs["step"] == step.index]
+
+    runs = op_runs.groupby("op", observed=True)[time]
+    starts, ends = runs.min().to_dict(), runs.max().to_dict()
     copies = find_copies_of_inputs(structure)
-
+    columns = (rows["tensor"], rows["dies_ps"].fillna(1 << 62), freers)
+    is_measured = recording.kind is Kind.TRACE and not structure.evidence
     uses = []
 
-    tensors = rows["tensor"].astype(str)
-
-    for tensor, dies_ps in zip(tensors, rows["dies_ps"].fillna(1 << 62), strict=True):
+    for tensor, dies_ps, freer in zip(*columns, strict=True):
         readers = sharing.consumers(tensor) if tensor else ()
         names = [name for name in readers if starts.get(name, 0) <= dies_ps]
-        if not names:
-            uses.append(tuple(NO_USE.values()))
-            continue
 
-        def use_order(name: str) -> tuple[bool, bool, int, int]:
-            """Order by the pass; a list of a loop keeps the values of earlier trips."""
-            is_forward = structure.phases[name] is Phase.FORWARD
-            is_push = structure.ops[name].type == _PUSH
-            return not is_forward, is_push, ends.get(name, -1), order[name]
+        # A run has its op's name without the function's prefix.
+        frees = [name for name in names if f"/{name}".endswith(f"/{freer}")]
+        order = [
+            (structure.phases[one] is not Phase.FORWARD, ends.get(one, -1), one)
+            for one in frees or names
+        ]
+        name = max(order)[-1] if order else ""
+        kind = structure.ops[name].type if name else ""
+        is_sure = bool(frees if is_measured else names)
+        uses.append((name, kind, copies.get(tensor, ""), is_sure))
 
-        last = max(names, key=use_order)
-        kind = structure.ops[last].type
-
-        uses.append((last, kind, copies.get(tensor, "")))
-
-    found = pd.DataFrame(uses, index=rows.index, columns=list(NO_USE))
-
-    return rows.assign(**found)
+    return rows.assign(**pd.DataFrame(uses, index=rows.index, columns=list(NO_USE)))
 
 
 def name_of(row: Mapping[str, Any]) -> str:
-    """Return the buffer's variable, tensor or op, the first that is known."""
-    keys = ("variable", "tensor", "op")
+    """Return the buffer's variable, tensor, op or role, the first that is known."""
+    keys = ("variable", "tensor", "op", "role")
     return next((str(row[key]) for key in keys if row[key]), "unnamed")
 
 
@@ -178,9 +186,7 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
     if row["variable"]:
         if category == Category.TEMPORARY:
             return "a variable's next value, before the update"
-        if category == Category.GRADIENT and not role:
-            return _WITHOUT_READER[category]
-        if int(row["dies"]) < end:
+        if int(row["dies"]) < end or int(row["born"]) >= first:
             return "a variable's value, until the next update"
 
         return "a variable, in all steps"
@@ -190,7 +196,7 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
             return "a batch of the data set"
         if role == ELEMENT_ROLE:
             return role
-        if int(row["born"]) < first:
+        if int(row["born"]) < first or int(row["dies"]) >= end:
             return "an input that the program holds"
 
         return "an input, until its step returns"
@@ -199,9 +205,11 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
         return f"{role or 'constant'}, until its owner is freed"
 
     # TensorFlow's graph has other readers than the compiled module, which fuses ops.
-    if not reader or row["instruction"]:
-        is_inside = bool(row["instruction"])
-        unknown = "read later in its module" if is_inside else "no known reader"
+    if not row["is_sure"] or row["instruction"]:
+        unknown = "no known reader"
+        if row["instruction"]:
+            unknown = "read later in its module"
+
         unsaid = _WITHOUT_READER.get(category, unknown)
         if category == Category.GRADIENT and int(row["born"]) < first:
             return "gradient of an earlier step, which the program holds"

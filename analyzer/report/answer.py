@@ -140,7 +140,7 @@ def _describe_growth(report: ReportFile) -> tuple[str, bool]:
     if is_bounded and device.level_bytes:
         return f"No sign of a leak in {steps}.", is_flat
 
-    return f"Cannot tell if memory grows: {steps} are too few.", False
+    return f"Cannot tell if memory grows in {steps}.", False
 
 
 def _largest_categories(report: ReportFile) -> str:

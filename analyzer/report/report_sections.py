@@ -267,12 +267,10 @@ def hosts_section(hosts: Sequence[HostRow], most: int) -> Section:
         sizes = (row.requested_bytes, row.allocated_bytes)
         rows.append((row.host, row.allocator, *sizes, Cell(words, "warning")))
 
-    left = max(len(hosts) - most, 0)
-    caption = f"{left} more are in the JSON" if left else ""
     peaks = [row.allocated_bytes for row in hosts if row.allocated_bytes is not None]
     lead = Paragraph(
         f"{len(peaks)} devices: {format_bytes(min(peaks))} to {format_bytes(max(peaks))} "
         "allocated. This report shows the first."
     )
 
-    return Section("Hosts", (lead, Table(COLUMNS["hosts"], tuple(rows), caption)))
+    return Section("Hosts", (lead, Table(COLUMNS["hosts"], tuple(rows))))

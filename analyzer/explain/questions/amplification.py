@@ -378,10 +378,14 @@ class Tensors:
         """Return the bytes of B @ C, if a product is A @ B and is read by (A @ B) @ C.
 
         From the sizes: each of the axes of B @ C is in two of A, B, C and the result, and the axes of
-        A @ B too.
+        A @ B too. Infinite if its op adds a bias or an activation.
         """
+        name = split_tensor(product)[0]
+        if "fused_ops" in self.graph.ops[name].attrs:
+            return math.inf
+
         size = self.size_of(product)[1]
-        made_of = math.prod(self.sizes_read(split_tensor(product)[0])[:2]) / size
+        made_of = math.prod(self.sizes_read(name)[:2]) / size
         results = (
             made_of * math.prod(self.sizes_read(one)[:2]) * self.size_of(f"{one}:0")[1]
             for one in self.readers_of(product)

@@ -55,6 +55,8 @@ def find_data(
         and one.copies <= _ARRAYS
         and len(one.shape or ()) > 1
         and (one.shape or (0,))[0] >= fewest
+        # not in the memory of a NumPy array
+        and (on_card or len(analysis.at_peak(analysis.of_size(one.size_bytes))))
     ]
 
     for one in dict.fromkeys(watch.constants):
@@ -116,15 +118,14 @@ def _report_held(sets: list[LargeConstant], *, on_card: bool) -> Finding:
     counts = Counter(sets)
     first = max(counts, key=lambda one: one.size_bytes * counts[one])
     others = f" and {len(counts) - 1} more" if len(counts) > 1 else ""
-    verb = "hold" if others else "holds"
     count = counts[first]
     times = f" {count} times" if count > 1 else ""  # as inputs and as targets
 
     return Finding(
         id="data-held",
         severity=Severity.HIGH if on_card else Severity.MEDIUM,
-        title=f"{format_bytes(size_bytes)} of data stay in TensorFlow's memory: "
-        f"{first.name}{others} {verb} the whole set{times} ({first.where})",
+        title=f"{format_bytes(size_bytes)} of data stay in TensorFlow's memory, the whole "
+        f"set{times}: {first.name}{others} ({first.where})",
         detail=f"The tensors ({_array_words(first)}) are alive in all traced steps. Keep "
         "the array in NumPy or memory-mapped and load batches with "
         f"tf.data{off_card}.",

@@ -59,7 +59,8 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
             detail="A tape holds all intermediate results that it recorded, until it "
             "is freed: del tape after its last use, and store no reference to it. One "
             "call for all gradients needs no persistent=True.",
-            saves_bytes=size_bytes,
+            # a name that is bound again frees its tape before the next peak
+            saves_bytes=size_bytes if one.alive >= _TAPES else None,
             saves_kind="allocated",
         )
 

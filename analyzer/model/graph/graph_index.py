@@ -250,8 +250,11 @@ def find_inlined(name: str, table: Mapping[str, _Value]) -> _Value | None:
 
 
 # Parts of the names of ops that Grappler puts in the place of another: ``OptimizedNodeName`` in
-# ``graph_optimizer_stage.h``, and for a sum ``RewriteAddN`` in ``memory_optimizer.cc``.
-_REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_|/tmp_var(_[a-z]+(_\d+)?)?$")
+# ``graph_optimizer_stage.h``, for a sum ``RewriteAddN`` in ``memory_optimizer.cc``, and for another
+# layout of an input or an output ``GetTransposeNodeName`` in ``generic_layout_optimizer_transposer.cc``.
+_REWRITTEN = re.compile(
+    r"ArithmeticOptimizer/[A-Za-z]+_|/tmp_var(_[a-z]+(_\d+)?)?$|(-\d+)+-\w+-LayoutOptimizer$"
+)
 
 
 def remove_rewrite(name: str) -> str:

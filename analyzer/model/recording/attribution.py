@@ -121,7 +121,7 @@ def label_graph(
 
         # An eager op before the steps may have the name of an op in the graph.
         is_copied = regions[row] == "dynamic" and op.type not in CONSTANTS
-        if is_copied and steps[row] < 0:
+        if (is_copied or labels.variable[row]) and steps[row] < 0:
             continue
 
         labels.op_type[row] = op.type
@@ -228,7 +228,7 @@ class _Values:
 
         if not tensor or is_unread:
             phase = structure.phases[op.name]
-            if not op.type.startswith("TensorList"):
+            if not op.type.startswith(("TensorList", "ZerosLike")):  # of a list
                 return Category.TEMPORARY, f"{phase} scratch"
 
             is_kept = is_alive and phase is Phase.FORWARD and is_float(dtype)

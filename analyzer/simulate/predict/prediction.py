@@ -123,10 +123,13 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
         category = Category.CONSTANT
         role = "constant"
 
-        if ops[node].type not in CONSTANTS:
+        # Later arguments are tensors that the function captures.
+        index = int(ops[node].attrs.get("index", -1))
+
+        if ops[node].type not in CONSTANTS and index < len(note.inputs):
             category = Category.INPUT
             role = "step input"
-            known.add(int(ops[node].attrs.get("index", -1)))
+            known.add(index)
 
         ledger.held[node] = ledger.hold(size_bytes, category, role, node)
 

@@ -49,7 +49,10 @@ from analyzer.model.recording.records import (
     WORKSPACE,
     Step,
 )
-from analyzer.model.recording.timeline import HOST_ALLOCATORS, is_tpu
+from analyzer.model.recording.timeline import (
+    HOST_ALLOCATORS,
+    is_tpu,
+)
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
 from analyzer.tracing.parse.event_columns import FUNCTION_SPAN, STACK
@@ -368,7 +371,8 @@ def _label_batches(
         is_outside = name and name not in structure.ops and FOLDED not in name
 
         if known is not None and is_outside and labels.is_open(row):
-            role = COPIED_BATCH if name == RECEIVED else BATCH_ROLE
+            role = BATCH_ROLE if ITERATOR in known or not known else "step input"
+            role = COPIED_BATCH if name == RECEIVED else role
             labels.set(row, Category.INPUT, role=role)
 
             # The pipeline's ops handle single examples too.

@@ -47,9 +47,10 @@ def test_each_op_has_the_phase_of_the_call_that_makes_it():
     assert ("AssignSubVariableOp", "update") in types
     assert phases["teacher"] == "forward"
     assert len(gradients) == 2
-    # AND the parts into which Grappler splits a sum have the phase of the sum
-    parts = [replace(op, name=f"{op.name}/tmp_var_accum_0") for op in ops]
-    marked = observed.find_phases().mark(loop.graph, parts)[0]
-    assert [op.phase for op in marked] == [op.phase for op in ops]
+    # AND the parts into which Grappler splits a sum, and its layout copies, have the phase of the op
+    for end in ("/tmp_var_accum_0", "-2-TransposeNHWCToNCHW-LayoutOptimizer"):
+        parts = [replace(op, name=f"{op.name}{end}") for op in ops]
+        marked = observed.find_phases().mark(loop.graph, parts)[0]
+        assert [op.phase for op in marked] == [op.phase for op in ops]
     # AND the parameters are the sources of the gradients
     assert observed.trained == {id(weight), id(other)}
