@@ -30,7 +30,7 @@ def find_advice(
     """Yield the advice, the most direct first."""
     words["batch"] = batch = find_batch(failure)
     words["less"] = ("smaller", "single", "smaller_batch")[min(batch, 2)]
-    words["most"], words["place"] = _find_smaller_batch(failure, cause, batch)
+    words["most"], words["hole"] = _find_smaller_batch(failure, cause, batch)
 
     for name in _choose(failure, cause, words):
         action, because = _ADVICE[name]
@@ -97,6 +97,10 @@ def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
     """Yield advice for a tensor in host memory, such as an activation on the CPU."""
     if is_data_set(failure):
         yield "batches"
+        return
+
+    if is_weight(failure):
+        yield "weight"
         return
 
     if failure.asked is not None and failure.asked.high_bytes < _LARGE_BYTES:

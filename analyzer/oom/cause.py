@@ -53,7 +53,7 @@ def name_figures(failure: LoggedFailure) -> Words:
         "shape": list(failure.shape or ()),
         "marks": failure.map.count("_"),
         "block": "block" if failure.is_compiled else "tensor",
-        "giver": "driver" if failure.is_on_card else "machine",
+        "place": "machine" if failure.is_on_host else "device",
     }
 
     asked = failure.asked
@@ -106,6 +106,12 @@ def _judge(failure: LoggedFailure, words: Words) -> Judgement:
             f"{used}; the log does not give the size of the request."
         )
 
+    card = failure.card_memory
+    if card is not None and failure.is_on_card and words["want"].low > card.high:
+        return Cause.LARGER_THAN_CARD, (
+            "One {block} of {want} is larger than the whole card ({card})."
+        )
+
     if failure.kind is FailedAllocator.ASYNC:
         return _judge_async(failure, words)
 
@@ -153,16 +159,10 @@ _SMALL_LIMIT = (
 def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
     want: Range = words["rounded"]
     limit = failure.limit
-    card = failure.card_memory
     pool = failure.pool
     free = failure.free
     room = failure.room
     left = difference(limit, failure.in_use)
-
-    if card is not None and want.low > card.high and failure.is_on_card:
-        return Cause.LARGER_THAN_CARD, (
-            "One {block} of {want} is larger than the whole card ({card})."
-        )
 
     if limit is not None and want.low > limit.high:
         if failure.is_on_card and failure.has_tiny_limit:
@@ -174,7 +174,7 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
 
     if room is not None and room.low >= want.high:
         return Cause.DRIVER_REFUSED, (
-            "The limit allows {room} more and {want} were requested, but the {giver} had no "
+            "The limit allows {room} more and {want} were requested, but the {place} had no "
             "memory for a new region."
         )
 

@@ -49,7 +49,10 @@ def take_error_text(process: Process, line: LogLine) -> bool:
         _complete(process.error, process, line)
         return True
 
-    if find("bare_error", text) and not find("other_resource", text):
+    if find("other_resource", text):
+        process.log.bare_error = None  # an error's class stands before its reason
+        process.log.other_error = line
+    elif find("bare_error", text):
         process.log.bare_error = process.log.bare_error or (process, line)
 
     return _take_context(process, text)
@@ -311,7 +314,7 @@ def _name_cause(
     is_foreign = failure.kind is FailedAllocator.OTHER
     owner = framework or ("another framework" if is_foreign else "TensorFlow")
 
-    library = NAMES["libraries"].get(library.lower(), library) or "A CUDA library"
+    library = NAMES["libraries"].get(library.lower(), library) or "CUDA"
     failure.title = row.title.format(library=library, framework=owner)
     failure.component = row.component or library
 

@@ -37,6 +37,7 @@ from analyzer.oom.wordings import NAMES, find, parse_count
 from analyzer.report.output_files import ReportOutput
 
 _MOST_MIB = 1 << 30  # 1 PiB
+_MOST_NODES = 3  # lines that name nodes below an error's reason
 
 
 def read_log(stream: BinaryIO, name: str) -> Log:
@@ -87,13 +88,19 @@ def _take_line(process: Process, line: LogLine) -> None:
         or take_error_text(process, line)
         or _take_note(process, line.text)
     )
+    reason = process.log.last_line or line
+    if not line.text.lstrip().startswith("[["):
+        process.log.last_line = reason = line
+    elif line.number - reason.number > _MOST_NODES:
+        reason = line  # the reader skips lines without a known word
+
     if not is_read:
         if not process.log.failures:
             take_report(process, line, "unknown")
         error = find("other_error", line.text)
         known = process.log.other_error
         if error and not (error["end"] and known):  # the process ends for its error
-            process.log.other_error = line
+            process.log.other_error = reason
 
 
 def _take_note(process: Process, text: str) -> bool:
@@ -278,7 +285,7 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
         return f"No line reports exhausted memory; the last error is line {error.number:,}: {text}"
 
     if log.tolerated:
-        return "No out-of-memory failure: TensorFlow recovered from the requests in the warnings."
+        return "No out-of-memory failure: the log has only warnings."
 
     return "No out-of-memory failure in this log."
 

@@ -175,6 +175,8 @@ def build_sections(
 
     if unknown:
         lead.append(Paragraph(f"Name {' and '.join(unknown)}, for: {command}"))
+
+    if unknown or (count and not command):
         words = ("analyze", "oom", document.log, "--html", "oom.html")
         command = "" if document.log == "standard input" else shlex.join(words)
 
