@@ -43,8 +43,6 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
     if row is not None:
         if cause == row.cause:
             yield row.advice
-        elif cause == Cause.HOST:
-            yield "host"
 
         return
 
@@ -99,14 +97,10 @@ def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
         yield "batches"
         return
 
-    if is_weight(failure):
-        yield "weight"
-        return
-
     if failure.asked is not None and failure.asked.high_bytes < _LARGE_BYTES:
         yield "small_request"
 
-    yield words["less"]
+    yield from _choose_for_size(failure, words)
 
 
 def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:

@@ -59,18 +59,15 @@ def name_figures(failure: LoggedFailure) -> Words:
     asked = failure.asked
 
     if asked is not None:
-        low = asked.low_bytes
-        high = asked.high_bytes
-        rounded = Range(round_up_request(low), round_up_request(high))
-
-        words["size"] = Range(low, high)
-        words["rounded"] = rounded
-        words["want"] = Range(low, high) if asked.is_exact else rounded
+        size = Range(asked.low_bytes, asked.high_bytes)
+        rounded = Range(round_up_request(size.low), round_up_request(size.high))
+        want = size if asked.is_exact else rounded
+        words |= {"size": size, "rounded": rounded, "want": want}
 
     dominant = find_dominant_size(failure)
     if dominant is not None:
-        words["many"] = dominant.count
-        words["chunk"] = format_bytes(dominant.size_bytes)
+        chunk = format_bytes(dominant.size_bytes)
+        words |= {"many": dominant.count, "chunk": chunk}
 
     return words
 
@@ -85,10 +82,12 @@ def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
     if failure.framework and not failure.other_cause:
         title = f"{failure.framework}: {title}"
 
-    reasons = tuple(_find_reasons(failure, cause))
-    missing = tuple(_find_missing_lines(failure))
-
-    return OomVerdict(str(cause), title, reasons, missing)
+    return OomVerdict(
+        str(cause),
+        title,
+        tuple(_find_reasons(failure, cause)),
+        tuple(_find_missing_lines(failure)),
+    )
 
 
 def _judge(failure: LoggedFailure, words: Words) -> Judgement:
@@ -130,10 +129,7 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
     title = failure.title
     free = printed.get("free")
 
-    if row.is_kill and row.is_unclear and "asked" in printed:
-        cause = Cause.HOST
-        title = "The process was killed, most likely for lack of host memory"
-    elif row.is_unclear and free is not None:
+    if row.is_unclear and free is not None:
         reason = "because the card was full"
         if free.low >= LIBRARY_BYTES:
             cause = Cause.CANNOT_TELL
@@ -162,7 +158,7 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
     pool = failure.pool
     free = failure.free
     room = failure.room
-    left = difference(limit, failure.in_use)
+    left = words["left"]
 
     if limit is not None and want.low > limit.high:
         if failure.is_on_card and failure.has_tiny_limit:
@@ -275,7 +271,7 @@ def _judge_full(
 def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
     card = failure.card_memory
     free = failure.printed.get("free")
-    words["want"] = want = words["size"]
+    want: Range = words["want"]
 
     if free is None or card is None:
         return Cause.CANNOT_TELL, (
