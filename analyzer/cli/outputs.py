@@ -18,7 +18,6 @@ from analyzer.model.contract.child_messages import TargetKind, TargetSpec
 from analyzer.model.contract.report_file import REPORT_HTML, Kind, ReportFile
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
-from analyzer.report.answer import peak_limit_words
 from analyzer.report.output_files import check_output, is_regular
 from analyzer.report.render.sections import Document
 from analyzer.report.result import Result
@@ -115,13 +114,12 @@ class Outputs(PageOutputs):
         if is_stuck and result.folder is not None:
             command = name_command(result.report)
             words = ("analyze", command, str(result.folder), "--html", REPORT_HTML)
-            has_page = (result.folder / REPORT_HTML).exists()
+            has_page = self.html or (result.folder / REPORT_HTML).exists()
             following = "" if has_page else shlex.join(words)
             report = structs.replace(result.report, next_command=following)
             result = replace(result, report=report)
 
         limit = self.max_peak_bytes
-        peak = result.report.peak.requested_bytes
         has_stdout = write_all(
             json_output(self.json, result.to_json, is_full=self.full),
             (self.html, result.to_html),
@@ -134,13 +132,10 @@ class Outputs(PageOutputs):
 
         if not has_stdout:
             document = report_document(result.report, limit)
-            if self.html and document.next_command.endswith("--html report.html"):
-                document = replace(document, next_command="")  # it writes the page
-
             print_answer(document, quiet=self.quiet, is_verbose=self.verbose)
 
-        if limit is not None and peak > limit:
-            raise LimitError(peak_limit_words(peak, limit))
+        if limit is not None and result.report.peak.requested_bytes > limit:
+            raise LimitError(f"The peak is above --max-peak {self.max_peak}.")
 
 
 def lacks_target(report: ReportFile) -> bool:

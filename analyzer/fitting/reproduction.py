@@ -183,20 +183,21 @@ def append_reproduction(
 
     ``batch_size`` is the one that the user gave; without it, the step had its own.
     """
-    lines = ["The step runs on the simulated card with the limit of the log."]
+    answer = "The step runs on the simulated card with the limit of the log."
+    lines: list[str] = []
 
     if found.fails:
         size = format_bytes(found.requested_bytes or 0)
         same_op = "the same op" if found.is_same_op else "another op"
         same = "the same request" if found.is_same_request else "another request"
-        lines = [
+        answer = (
             f"The step fails on the simulated card too, in {same_op} with {same}: "
             f"{found.op or 'an op without a name'} asks for {size}."
-        ]
+        )
 
     agrees = _agrees(found)
     if batch_size is None and not agrees:
-        lines[0] += " Name the batch size of the log with --batch-size."
+        answer += " Name the batch size of the log with --batch-size."
 
     if found.runs > 1:
         lines.append(
@@ -217,4 +218,4 @@ def append_reproduction(
     section = Section("Reproduced on a simulated card", tuple(blocks), level=2)
     sections = (page.sections[0], section, *page.sections[1:])
 
-    return replace(page, headline=f"{page.headline} {lines[0]}", sections=sections)
+    return replace(page, headline=f"{page.headline} {answer}", sections=sections)

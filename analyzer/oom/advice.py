@@ -30,7 +30,7 @@ def find_advice(
     """Yield the advice, the most direct first."""
     words["batch"] = batch = find_batch(failure)
     words["less"] = ("smaller", "single", "smaller_batch")[min(batch, 2)]
-    words["most"], words["place"] = _find_smaller_batch(failure, cause, batch)
+    words["most"], words["hole"] = _find_smaller_batch(failure, cause, batch)
 
     for name in _choose(failure, cause, words):
         action, because = _ADVICE[name]
@@ -43,8 +43,6 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
     if row is not None:
         if cause == row.cause:
             yield row.advice
-        elif cause == Cause.HOST:
-            yield "host"
 
         return
 
@@ -102,7 +100,7 @@ def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
     if failure.asked is not None and failure.asked.high_bytes < _LARGE_BYTES:
         yield "small_request"
 
-    yield words["less"]
+    yield from _choose_for_size(failure, words)
 
 
 def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:

@@ -44,13 +44,16 @@ def take_allocator_line(process: Process, line: LogLine) -> bool:
         last.used_sizes.clear()  # a convolution tries each algorithm
         return True
 
-    dumped = process.current.get(line.thread) if match["size_3"] else None
-    failure = dumped or process.add_failure(line)
+    op = fields.get("op", "").strip()
+    failure = process.current.get(line.thread) if match["size_3"] else None
+    if last is not None and last.size is None and last.op_type == op != "":
+        failure = last  # a notebook prints the error before the streams
 
+    failure = failure or process.add_failure(line)
     failure.stamp = line.stamp
     failure.size = size
     failure.allocator = allocator
-    failure.requested_by = fields.get("op", "").strip()
+    failure.requested_by = op
     failure.has_allocator_line = True
 
     if is_async:
@@ -200,7 +203,7 @@ def _add_figures(failure: LoggedFailure, text: str) -> bool:
     for printed_name, printed in found.items():
         name = NAMES["stats"].get(printed_name, printed_name)
         size = parse_size(printed)
-        if size is not None:
+        if size is not None and size.high + (name != "limit"):  # 0 is no limit
             known = failure.printed.get(name, size)
             failure.printed[name] = known.intersection(size) or known
 

@@ -53,24 +53,21 @@ def name_figures(failure: LoggedFailure) -> Words:
         "shape": list(failure.shape or ()),
         "marks": failure.map.count("_"),
         "block": "block" if failure.is_compiled else "tensor",
-        "giver": "driver" if failure.is_on_card else "machine",
+        "place": "machine" if failure.is_on_host else "device",
     }
 
     asked = failure.asked
 
     if asked is not None:
-        low = asked.low_bytes
-        high = asked.high_bytes
-        rounded = Range(round_up_request(low), round_up_request(high))
-
-        words["size"] = Range(low, high)
-        words["rounded"] = rounded
-        words["want"] = Range(low, high) if asked.is_exact else rounded
+        size = Range(asked.low_bytes, asked.high_bytes)
+        rounded = Range(round_up_request(size.low), round_up_request(size.high))
+        want = size if asked.is_exact else rounded
+        words |= {"size": size, "rounded": rounded, "want": want}
 
     dominant = find_dominant_size(failure)
     if dominant is not None:
-        words["many"] = dominant.count
-        words["chunk"] = format_bytes(dominant.size_bytes)
+        chunk = format_bytes(dominant.size_bytes)
+        words |= {"many": dominant.count, "chunk": chunk}
 
     return words
 
@@ -85,10 +82,12 @@ def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
     if failure.framework and not failure.other_cause:
         title = f"{failure.framework}: {title}"
 
-    reasons = tuple(_find_reasons(failure, cause))
-    missing = tuple(_find_missing_lines(failure))
-
-    return OomVerdict(str(cause), title, reasons, missing)
+    return OomVerdict(
+        str(cause),
+        title,
+        tuple(_find_reasons(failure, cause)),
+        tuple(_find_missing_lines(failure)),
+    )
 
 
 def _judge(failure: LoggedFailure, words: Words) -> Judgement:
@@ -104,6 +103,12 @@ def _judge(failure: LoggedFailure, words: Words) -> Judgement:
 
         return Cause.CANNOT_TELL, (
             f"{used}; the log does not give the size of the request."
+        )
+
+    card = failure.card_memory
+    if card is not None and failure.is_on_card and words["want"].low > card.high:
+        return Cause.LARGER_THAN_CARD, (
+            "One {block} of {want} is larger than the whole card ({card})."
         )
 
     if failure.kind is FailedAllocator.ASYNC:
@@ -124,10 +129,7 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
     title = failure.title
     free = printed.get("free")
 
-    if row.is_kill and row.is_unclear and "asked" in printed:
-        cause = Cause.HOST
-        title = "The process was killed, most likely for lack of host memory"
-    elif row.is_unclear and free is not None:
+    if row.is_unclear and free is not None:
         reason = "because the card was full"
         if free.low >= LIBRARY_BYTES:
             cause = Cause.CANNOT_TELL
@@ -153,16 +155,10 @@ _SMALL_LIMIT = (
 def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
     want: Range = words["rounded"]
     limit = failure.limit
-    card = failure.card_memory
     pool = failure.pool
     free = failure.free
     room = failure.room
-    left = difference(limit, failure.in_use)
-
-    if card is not None and want.low > card.high and failure.is_on_card:
-        return Cause.LARGER_THAN_CARD, (
-            "One {block} of {want} is larger than the whole card ({card})."
-        )
+    left = words["left"]
 
     if limit is not None and want.low > limit.high:
         if failure.is_on_card and failure.has_tiny_limit:
@@ -174,7 +170,7 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
 
     if room is not None and room.low >= want.high:
         return Cause.DRIVER_REFUSED, (
-            "The limit allows {room} more and {want} were requested, but the {giver} had no "
+            "The limit allows {room} more and {want} were requested, but the {place} had no "
             "memory for a new region."
         )
 
@@ -280,7 +276,7 @@ def _judge_full(
 def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
     card = failure.card_memory
     free = failure.printed.get("free")
-    words["want"] = want = words["size"]
+    want: Range = words["want"]
 
     if free is None or card is None:
         return Cause.CANNOT_TELL, (

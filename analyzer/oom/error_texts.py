@@ -49,7 +49,10 @@ def take_error_text(process: Process, line: LogLine) -> bool:
         _complete(process.error, process, line)
         return True
 
-    if find("bare_error", text) and not find("other_resource", text):
+    if find("other_resource", text):
+        process.log.bare_error = None  # an error's class stands before its reason
+        process.log.other_error = line
+    elif find("bare_error", text):
         process.log.bare_error = process.log.bare_error or (process, line)
 
     return _take_context(process, text)
@@ -76,18 +79,18 @@ def _take_failure(
         words=line.text.strip(),
         size=size if tensor is None else Range.exactly(tensor),
         shape=shape,
+        dtype=dtype,
+        op_type=fields.get("type", ""),
         device=fields.get("device", ""),
         allocator=fields.get("allocator", warned if is_workspace else ""),
         is_workspace=is_workspace,
     )
 
     failure = _find_known(process, wanted) or process.add_failure(line)
-    failure.words = failure.words or wanted.words
-    failure.shape = failure.shape or shape
-    failure.dtype = failure.dtype or dtype
-    failure.device = failure.device or wanted.device
-    failure.allocator = failure.allocator or wanted.allocator or warned
-    failure.op_type = failure.op_type or fields.get("type", "")
+    for name in ("words", "shape", "dtype", "op_type", "device", "allocator"):
+        setattr(failure, name, getattr(failure, name) or getattr(wanted, name))
+
+    failure.allocator = failure.allocator or warned
     failure.has_allocator_line |= bool(warned)
     failure.is_workspace |= is_workspace
 
@@ -311,14 +314,12 @@ def _name_cause(
     is_foreign = failure.kind is FailedAllocator.OTHER
     owner = framework or ("another framework" if is_foreign else "TensorFlow")
 
-    library = NAMES["libraries"].get(library.lower(), library) or "A CUDA library"
+    library = NAMES["libraries"].get(library.lower(), library) or "CUDA"
     failure.title = row.title.format(library=library, framework=owner)
     failure.component = row.component or library
 
     if is_foreign:
         failure.component = framework or row.component or owner
-    elif failure.kind is FailedAllocator.LIBRARY and framework:
-        failure.component += f" ({framework})"
 
 
 def _add_figures(failure: LoggedFailure, text: str) -> bool:

@@ -36,7 +36,7 @@ from analyzer.oom.lines import LogLine, read_lines
 from analyzer.oom.wordings import NAMES, find, parse_count
 from analyzer.report.output_files import ReportOutput
 
-_MOST_MIB = 1 << 30  # 1 PiB
+_MOST_NODES = 3  # lines that name nodes below an error's reason
 
 
 def read_log(stream: BinaryIO, name: str) -> Log:
@@ -79,6 +79,7 @@ def read_log(stream: BinaryIO, name: str) -> Log:
 
 
 def _take_line(process: Process, line: LogLine) -> None:
+    log = process.log
     is_read = (
         take_allocator_line(process, line)
         or take_dump_line(process, line)
@@ -87,13 +88,18 @@ def _take_line(process: Process, line: LogLine) -> None:
         or take_error_text(process, line)
         or _take_note(process, line.text)
     )
+    reason = log.last_line or line
+    if not line.text.lstrip().startswith("[["):
+        log.last_line = reason = line
+    elif line.number - reason.number > _MOST_NODES:
+        reason = line  # the reader skips lines without a known word
+
     if not is_read:
-        if not process.log.failures:
+        if not log.failures:
             take_report(process, line, "unknown")
         error = find("other_error", line.text)
-        known = process.log.other_error
-        if error and not (error["end"] and known):  # the process ends for its error
-            process.log.other_error = line
+        if error and not (error["end"] and log.other_error):  # the end for its error
+            log.other_error = reason
 
 
 def _take_note(process: Process, text: str) -> bool:
@@ -101,7 +107,7 @@ def _take_note(process: Process, text: str) -> bool:
     log = process.log
 
     if match := find("device_created", text):
-        mib = min(parse_count(match["mib"]), _MOST_MIB)
+        mib = parse_count(match["mib"])
         limit = Range(mib << 20, (mib + 1 << 20) - 1)
         log.cards[process.tag, match["index"]] = match["name"].strip(), limit
     elif match := find("large_allocation", text):
@@ -276,9 +282,6 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
         text = _ERROR_MIDDLE.sub(" … ", error.text.strip())
 
         return f"No line reports exhausted memory; the last error is line {error.number:,}: {text}"
-
-    if log.tolerated:
-        return "No out-of-memory failure: TensorFlow recovered from the requests in the warnings."
 
     return "No out-of-memory failure in this log."
 

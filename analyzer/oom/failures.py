@@ -193,6 +193,7 @@ class Log:
 
         self.bare_error: tuple[Process, LogLine] | None = None  # without any detail
         self.other_error: LogLine | None = None  # the last one, not about memory
+        self.last_line: LogLine | None = None  # that does not only name a node
         self._processes: dict[str, Process] = {}
 
     def process_of(self, tag: str) -> Process:

@@ -68,13 +68,8 @@ def draw_pool(failure: LoggedFailure) -> Markup | None:
         end = start + size
 
     marks = [mark for box in boxes for mark in _draw(row_bytes, *box)]
-    note = f"One row is {format_bytes(row_bytes)}."
-
-    if not failure.is_complete:
-        note += " The chunk list is incomplete."
-
     return _FIGURE.format(
-        note=unbroken(note),
+        note=unbroken(f"One row is {format_bytes(row_bytes)}."),
         width=_WIDTH,
         height=2 * _TOP + -(-end // row_bytes) * _STEP,
         marks=Markup("").join(marks),
@@ -175,6 +170,8 @@ def build_sections(
 
     if unknown:
         lead.append(Paragraph(f"Name {' and '.join(unknown)}, for: {command}"))
+
+    if unknown or (count and not command):
         words = ("analyze", "oom", document.log, "--html", "oom.html")
         command = "" if document.log == "standard input" else shlex.join(words)
 

@@ -17,9 +17,9 @@ _NUMBER = r"(?<!\d)\d{1,19}(?!\d)"
 
 # A size: ``512B``, ``1.2KiB``, ``7.92G``, ``264.00 MiB``, ``25,600,000 bytes``, or a bare number.
 #
-# NumPy prints three digits, such as ``224. GiB``.
+# NumPy prints three digits, such as ``224. GiB``; some languages have a decimal comma (``4,52GiB``).
 _SIZE = (
-    r"-?(?<!\d)\d{1,19}(?:,\d{3}){0,6}(?!\d)(?:\.\d{1,9}(?!\d)|\.(?=\s[KMGTPE]iB\b))?"
+    r"-?(?<!\d)\d{1,19}(?:,\d{3}){0,6}(?!\d)(?:\.\d{1,9}(?!\d)|\.(?=\s[KMGTPE]iB\b)|,\d{1,2}(?=[KMGTPE]iB))?"
     r"(?:[KMGTPEk]?i?[Bb]|[KMGTPE]|\s(?:[KMGTPEk]?i?B|[Bb]ytes)\b)?"
 )
 
@@ -84,6 +84,7 @@ _PRINTED = re.compile(
     r"(\d+(?:\.\d+)?)\.?\s?([KMGTPE]?)(?:iB?|B|BYTES)?",
     re.IGNORECASE,
 )
+_DECIMAL_COMMA = re.compile(r",(?=\d{1,2}[KMGTPE])")
 _MOST = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
 _LARGEST_ITEM = 16  # bytes of an element
 
@@ -99,7 +100,8 @@ def parse_size(text: str | None) -> Range | None:
 
     TensorFlow cuts a size to whole units of the next smaller prefix, and then rounds (``numbers.cc``).
     """
-    match = _PRINTED.fullmatch((text or "").strip().replace(",", ""))
+    digits = _DECIMAL_COMMA.sub(".", (text or "").strip()).replace(",", "")
+    match = _PRINTED.fullmatch(digits)
     if match is None:
         return None
 

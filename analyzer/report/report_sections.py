@@ -56,7 +56,9 @@ def report_document(report: ReportFile, max_peak_bytes: int | None = None) -> Do
     lead = [Paragraph(number), Paragraph(action, "strong")]
 
     if max_peak_bytes is not None:
-        lead.insert(0, Paragraph(verdict, "strong"))
+        if not verdict.startswith("Peak "):  # the same number
+            lead.insert(0, Paragraph(verdict, "strong"))
+
         verdict = peak_limit_words(report.peak.requested_bytes, max_peak_bytes)
 
     words = ", ".join(filter(None, (step_words(report), basis_words(report))))

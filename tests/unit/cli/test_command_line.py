@@ -164,7 +164,7 @@ def unread() -> Iterator[IO[str]]:
     ("options", "code", "says"),
     [
         (["--json", "-"], 0, ""),
-        (["--max-peak", "1MiB"], 3, "is above the limit of 1.00 MiB"),
+        (["--max-peak", "1MiB"], 3, "is above --max-peak 1MiB"),
     ],
 )
 def test_a_limit_is_held_though_no_one_reads(
