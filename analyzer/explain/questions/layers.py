@@ -1,8 +1,9 @@
 """Layers and elementwise functions whose form takes much of the peak."""
 
+import math
 from collections.abc import Iterator
 
-from analyzer.explain.analysis import Analysis, saved_without_rows
+from analyzer.explain.analysis import PERSISTENT, Analysis, saved_without_rows
 from analyzer.explain.buffer_words import is_retained
 from analyzer.explain.questions.amplification import (
     POINTWISE,
@@ -15,6 +16,8 @@ from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.records import Finding
 
 _IMAGE_RANK = 4
+_CALLS = 4  # of a layer in a step
+_MANY_TRIPS = 256  # of a loop, such as a recurrent layer's
 
 
 def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
@@ -130,4 +133,39 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
         gone,
         max(lines),
         saved_without_rows(analysis, gone[:-1]),  # one is computed again at a time
+    )
+
+
+def find_kept_again(analysis: Analysis) -> Iterator[Finding]:
+    """Report results of many calls of a layer, or trips of its loop, that wait for a gradient."""
+    alive = analysis.alive
+    kept = alive[alive["category"].isin(("activation", "temporary"))]
+    kept = kept[kept["layer"] != ""]
+    if not is_most(analysis, kept[is_retained(kept)]):
+        return
+
+    scopes = kept["op"].astype(str).str.rpartition("/")[0]
+    groups = kept.assign(op=scopes).groupby(["layer", "op_type"], observed=True)
+    calls = groups["op"].transform("nunique")
+    trips = groups["op"].transform("size") // groups["tensor"].transform("nunique")
+    counts = calls.where(trips < _MANY_TRIPS, trips)
+    rows = kept[counts >= _CALLS]
+
+    if not is_most(analysis, rows):
+        return
+
+    count, at_once, gone = int(counts[rows.index].median()), 1, rows
+    if count >= _MANY_TRIPS:  # parts of a sequence make other tensors shorter too
+        at_once = math.isqrt(count)
+        gone = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
+
+    yield report_share(
+        analysis,
+        "kept-again",
+        f"Results of {count:,} calls of a layer, or trips of its loop, wait for a gradient",
+        "tf.recompute_grad(layer) keeps the inputs of a call alone, and computes its "
+        "results again. Long sequences can also be cut into parts with a gradient each, "
+        f"with tf.stop_gradient between them. The saving is that with {at_once} at a time.",
+        rows,
+        saves=saved_without_rows(analysis, gone, 1 - at_once / count),
     )
