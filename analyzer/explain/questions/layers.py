@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from analyzer.explain.analysis import PERSISTENT, Analysis, saved_without_rows
 from analyzer.explain.buffer_words import is_retained
@@ -154,18 +155,19 @@ def find_kept_again(analysis: Analysis) -> Iterator[Finding]:
     if not is_most(analysis, rows):
         return
 
-    count, at_once, gone = int(counts[rows.index].median()), 1, rows
-    if count >= _MANY_TRIPS:  # parts of a sequence make other tensors shorter too
-        at_once = math.isqrt(count)
-        gone = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
-
-    yield report_share(
+    count = int(counts[rows.index].median())
+    parts = math.isqrt(count)
+    gone = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
+    saves = saved_without_rows(analysis, gone, 1 - 1 / parts)
+    finding = report_share(
         analysis,
         "kept-again",
         f"Results of {count:,} calls of a layer, or trips of its loop, wait for a gradient",
-        "tf.recompute_grad(layer) keeps the inputs of a call alone, and computes its "
-        "results again. Long sequences can also be cut into parts with a gradient each, "
-        f"with tf.stop_gradient between them. The saving is that with {at_once} at a time.",
+        f"Cut a long sequence into parts, such as {parts}, each with its own gradient and "
+        "tf.stop_gradient between them. Of several calls, tf.recompute_grad(layer) keeps "
+        "the inputs and computes the results again; that saving is not computed.",
         rows,
-        saves=saved_without_rows(analysis, gone, 1 - at_once / count),
+        saves=saves,
     )
+
+    yield finding if count >= _MANY_TRIPS else replace(finding, saves_bytes=None)
