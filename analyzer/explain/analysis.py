@@ -241,10 +241,20 @@ def saved_without_rows(
     analysis: Analysis,
     rows: pd.DataFrame,
     share: float | pd.Series = 1.0,
+    *,
+    added: int = 0,
 ) -> int:
-    """Return ``saved_without`` for a share of the bytes of each buffer."""
+    """Return ``saved_without`` for a share of the bytes of each buffer.
+
+    The mended step holds ``added`` bytes of its own while the step has any of the buffers.
+    """
     sizes = (rows["requested_bytes"] * share).astype("int64")
-    return saved_without(analysis, sizes, rows["born"], rows["dies"])
+    return saved_without(
+        analysis,
+        [*sizes, -added],
+        [*rows["born"], rows["born"].min()],
+        [*rows["dies"], rows["dies"].max()],
+    )
 
 
 def count_live_bytes(analysis: Analysis) -> Instants:

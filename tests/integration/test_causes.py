@@ -27,6 +27,7 @@ CAUSES = {
     "vectorized-loop": "jacobian",
     "attention-scores": "attended",
     "recomputable": "gated",
+    "kept-again": "called",
     "wide-kernel": "flattened",
     "one-hot": "targets",
 }
@@ -64,7 +65,9 @@ def test_the_first_finding_is_the_cause(
     assert cause not in [other["id"] for other in mended["findings"]]
 
     saved = document["peak"]["requested_bytes"] - mended["peak"]["requested_bytes"]
-    assert finding["saves_bytes"] == pytest.approx(saved, rel=0.06)
+    stated = pytest.approx(saved, rel=0.06) if cause != "kept-again" else None
+    assert finding["saves_bytes"] == stated
+    assert saved > 0
 
 
 def test_a_change_is_proven_by_a_run(workbench: Workbench) -> None:

@@ -198,6 +198,12 @@ _PART_OF_SLICES = (
     "positions, such as the result of tf.where, take one element for each: tf.gather_nd(x, "
     "index), or tf.boolean_mask(x, mask)."
 )
+_KERAS_TABLE = "GatherV2/ReadVariableOp"  # in the scope of an Embedding
+_WITH_ROWS = (
+    "Look up the rows of both operands of a product, and multiply those alone. Add up "
+    "looked-up rows with tf.sparse.sparse_dense_matmul. The saving is not computed: the "
+    "changed step holds other rows."
+)
 _PART = (
     "Take the part before the large tensor is made: head(hidden[:, -1:]) in place of "
     "head(hidden)[:, -1:], or normalize(tf.gather(table, ids)). If the part depends on "
@@ -442,6 +448,8 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
         sizes.add(size)
         finding = finding or _find_flow(analysis, row, tensors)
+        if finding is not None and finding.id == "part-read":
+            finding = _judge_part(finding, row, tensors)
         if finding is not None and finding.evidence not in seen:
             seen.append(finding.evidence)  # a gradient has those of its tensor
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
@@ -1011,7 +1019,7 @@ def _find_vectorized(
     results = sum(size for shape, size in kept if shape.endswith(ends))
     is_gone = rows.index.isin(looped.index)
     is_gone |= rows["requested_bytes"].isin(set(made)) & (rows["born"] >= start)
-    saves = saved_without_rows(analysis, rows[is_gone]) - 2 * results
+    saves = saved_without_rows(analysis, rows[is_gone], added=2 * results)
 
     yield report_share(
         analysis,
@@ -1134,6 +1142,35 @@ def _explain_part(flow: _Flow) -> _Cause | None:
     return "part-read", words, detail, 1.0
 
 
+def _judge_part(
+    finding: Finding,
+    row: dict[str, Any],
+    tensors: Tensors,
+) -> Finding | None:
+    """Return a finding about a part without a saving that is not known; None if a step needs the whole.
+
+    Keras' Embedding looks up whole rows, and a variable that is written in place is copied before it is
+    read.
+    """
+    graph = tensors.graph
+    start = row["tensor"]
+    if is_in_gradient_scope(row["op"]):
+        start = tensors.forward_tensor(row["op"], row["requested_bytes"])
+
+    flow, ends = tensors.flow_around(start)
+    makers = [op for one in flow if (op := graph.maker_of(one))]
+    kinds = {op.type for op in makers}
+    if any(_KERAS_TABLE in one for op in makers for one in (op.name, *op.inputs)):
+        return None
+
+    takes_rows = "ResourceGather" in kinds and not ends <= _PARTS
+    takes_rows |= "GatherNd" in ends and not kinds.isdisjoint(MATRICES)
+    if not takes_rows:
+        return finding
+
+    return replace(finding, detail=_WITH_ROWS, saves_bytes=None)
+
+
 def _find_resized(
     analysis: Analysis,
     row: dict[str, Any],
@@ -1200,8 +1237,11 @@ def _find_logits(
 
         words = f"Tensors with one number for each of {classes:,} classes"
         same = analysis.of_size(size)
-        longest = (rows["dies"] - rows["born"]).idxmax()
-        saves = saved_without_rows(analysis, same.drop(longest))
+        is_target = same["category"] == "input"
+        same = same[~is_target]
+        # the kernel of a card for targets of all classes has scratch memory
+        has_scratch = is_target.any() and analysis.recording.device.kind == "gpu"
+        saves = saved_without_rows(analysis, same, added=size * (1 + has_scratch))
         detail = (
             "Use a loss from logits (SparseCategoricalCrossentropy(from_logits=True), "
             "tf.nn.sparse_softmax_cross_entropy_with_logits), which has one op for them."

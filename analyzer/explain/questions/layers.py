@@ -1,8 +1,10 @@
 """Layers and elementwise functions whose form takes much of the peak."""
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
-from analyzer.explain.analysis import Analysis, saved_without_rows
+from analyzer.explain.analysis import PERSISTENT, Analysis, saved_without_rows
 from analyzer.explain.buffer_words import is_retained
 from analyzer.explain.questions.amplification import (
     POINTWISE,
@@ -15,6 +17,8 @@ from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.records import Finding
 
 _IMAGE_RANK = 4
+_CALLS = 4  # of a layer in a step
+_MANY_TRIPS = 256  # of a loop, such as a recurrent layer's
 
 
 def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
@@ -131,3 +135,39 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
         max(lines),
         saved_without_rows(analysis, gone[:-1]),  # one is computed again at a time
     )
+
+
+def find_kept_again(analysis: Analysis) -> Iterator[Finding]:
+    """Report results of many calls of a layer, or trips of its loop, that wait for a gradient."""
+    alive = analysis.alive
+    kept = alive[alive["category"].isin(("activation", "temporary"))]
+    kept = kept[kept["layer"] != ""]
+    if not is_most(analysis, kept[is_retained(kept)]):
+        return
+
+    scopes = kept["op"].astype(str).str.rpartition("/")[0]
+    groups = kept.assign(op=scopes).groupby(["layer", "op_type"], observed=True)
+    calls = groups["op"].transform("nunique")
+    trips = groups["op"].transform("size") // groups["tensor"].transform("nunique")
+    counts = calls.where(trips < _MANY_TRIPS, trips)
+    rows = kept[counts >= _CALLS]
+
+    if not is_most(analysis, rows):
+        return
+
+    count = int(counts[rows.index].median())
+    parts = math.isqrt(count)
+    gone = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
+    saves = saved_without_rows(analysis, gone, 1 - 1 / parts)
+    finding = report_share(
+        analysis,
+        "kept-again",
+        f"Results of {count:,} calls of a layer, or trips of its loop, wait for a gradient",
+        f"Cut a long sequence into parts, such as {parts}, each with its own gradient and "
+        "tf.stop_gradient between them. Of several calls, tf.recompute_grad(layer) keeps "
+        "the inputs and computes the results again; that saving is not computed.",
+        rows,
+        saves=saves,
+    )
+
+    yield finding if count >= _MANY_TRIPS else replace(finding, saves_bytes=None)

@@ -70,9 +70,11 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     watch = analysis.recording.watch
     config = analysis.recording.step_config
 
-    # The first axis with the most bytes.
-    sums = _sum_by_first_axis(analysis.alive)
-    examples = int(sums.idxmax()) if len(sums) else 0
+    # The first axis with the most bytes; that of arguments if no other shape is known.
+    alive = analysis.alive
+    sums = _sum_by_first_axis(alive[alive["category"] != Category.PARAMETER])
+    lengths = [*map(_first_axis, _shapes_given(analysis))]
+    examples = int(sums.idxmax() if len(sums) else np.nanmax([0, *lengths]))
 
     if watch is None or not (watch.whole_run or watch.steps <= 1):
         return
@@ -85,7 +87,7 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
         for held in watch.held
         if any(shape[:1] == (examples,) for shape in held.shapes)
     )
-    where = next(results, watch.where)
+    where = next(results, watch.where or watch.peak_call)
 
     # ``predict`` copies the whole array to the card too (``array_data_adapter.py``).
     rows = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
@@ -136,13 +138,15 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
 
 def _is_paired(analysis: Analysis, batch: int) -> bool:
     """Say whether a tensor that is no input, such as a graph's adjacency, pairs the examples."""
-    structure = analysis.recording.structure
     shapes = analysis.rows.loc[analysis.rows["category"] == Category.INPUT, "shape"]
-    pair = f"[{batch},{batch}]"
-    ops = structure.ops.values() if structure is not None else ()
-    given = {one.shape_text for op in ops if op.type == "_Arg" for one in op.outputs}
+    return f"[{batch},{batch}]" in _shapes_given(analysis).difference(shapes)
 
-    return pair in given.difference(shapes)
+
+def _shapes_given(analysis: Analysis) -> set[str]:
+    """Return the shapes of the arguments of the step's graph."""
+    structure = analysis.recording.structure
+    ops = structure.ops.values() if structure is not None else ()
+    return {one.shape_text for op in ops if op.type == "_Arg" for one in op.outputs}
 
 
 def find_batch(analysis: Analysis) -> int:

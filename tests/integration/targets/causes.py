@@ -302,6 +302,17 @@ def gated(activate=lambda x: x * tf.sigmoid(x)):
     return scaled(layers)
 
 
+def called(wrap=lambda layer: layer):
+    """Return a step that calls one layer 24 times."""
+    layer = keras.layers.Dense(64, activation="gelu")
+    layer.build([None, 64])
+    return gated(wrap(layer))
+
+
+def called_mended():
+    return called(tf.recompute_grad)
+
+
 def gated_mended():
     return gated(tf.nn.silu)
 
