@@ -1099,7 +1099,7 @@ def _explain_flow(flow: _Flow) -> _Cause | None:
     if not _FUSED.isdisjoint(flow.makers | flow.ends):
         return None  # a loss needs all logits
     if "Softmax" in flow.makers:
-        is_attention = flow.ends <= {*MATRICES} and flow.is_most
+        is_attention = flow.ends <= {*MATRICES} and flow.is_most()
         return _SCORES if is_attention else None
     if flow.is_summed:
         return _SUM_OF_PRODUCTS if flow.ends <= {"Sum", "Mean"} else None
