@@ -132,6 +132,9 @@ class Outputs(PageOutputs):
 
         if not has_stdout:
             document = report_document(result.report, limit)
+            if self.html and document.next_command.endswith("--html report.html"):
+                document = replace(document, next_command="")  # it writes the page
+
             print_answer(document, quiet=self.quiet, is_verbose=self.verbose)
 
         if limit is not None and result.report.peak.requested_bytes > limit:

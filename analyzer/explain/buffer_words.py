@@ -100,9 +100,10 @@ def with_uses(
 
 
 def name_of(row: Mapping[str, Any]) -> str:
-    """Return the buffer's variable, tensor, op or role, the first that is known."""
-    keys = ("variable", "tensor", "op", "role")
-    return next((str(row[key]) for key in keys if row[key]), "unnamed")
+    """Return the buffer's variable, tensor or op, the first that is known; the role of an input."""
+    unnamed = row["role"] if row["category"] == Category.INPUT else "unnamed"
+    keys = ("variable", "tensor", "op")
+    return next((str(row[key]) for key in keys if row[key]), unnamed)
 
 
 def buffer_row(row: Mapping[str, Any], kind: type[_Row], **more: Any) -> _Row:
