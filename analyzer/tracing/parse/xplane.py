@@ -357,20 +357,21 @@ def _name_requests(events: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     XLA compiles some ops alone, whose results it requests without the name
     (``xla_compile_on_demand_op.cc``).
     """
-    ops = events["op"]
-    is_open = ((ops == "") & (events["kind"] == 1)).to_numpy()
+    is_open = (events["op"] == "") & (events["kind"] == 1)
+    named = pd.merge_asof(
+        events.loc[is_open, ["time_ps", "thread"]],
+        runs.astype({"thread": events["thread"].dtype}),
+        left_on="time_ps",
+        right_on="start_ps",
+        by="thread",
+    )
+    is_inside = (named["end_ps"] >= named["time_ps"]).to_numpy()
 
-    for thread, own in runs[runs["thread"].isin(events["thread"][is_open])].groupby(
-        "thread"
-    ):
-        rows = np.flatnonzero(is_open & (events["thread"] == thread).to_numpy())
-        times_ps = events["time_ps"].to_numpy()[rows]
-        place = np.searchsorted(own["start_ps"], times_ps, side="right") - 1
-        is_inside = (place >= 0) & (own["end_ps"].to_numpy()[place] >= times_ps)
+    if not is_inside.any():
+        return events
 
-        if is_inside.any():
-            ops = ops.astype(object)
-            ops.iloc[rows[is_inside]] = own["op"].astype(object).iloc[place[is_inside]]
+    ops = events["op"].astype(object)
+    ops[is_open] = named["op"].astype(object).where(is_inside, "").to_numpy()
 
     return events.assign(op=ops.astype("category"))
 
