@@ -140,7 +140,9 @@ def describe_capture(
     every, gradients = _mark_ops(observed, function, ops or (), further)
     marks = observed.eager_gradients.items()
     run = RunFile(
-        step=_describe_step(program, observed, is_eager=function is None),
+        step=_describe_step(
+            program, observed, is_eager=function is None and tf.executing_eagerly()
+        ),
         device=_describe_device(),
         threads=note_threads(),
         steps_wanted=capturing.wanted,
