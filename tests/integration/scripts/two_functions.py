@@ -27,6 +27,7 @@ def update():
 
 rows = tf.data.Dataset.from_tensor_slices(tf.random.normal((1024, 128)))
 data = rows.shuffle(500).batch(64).prefetch(2)
+tf.profiler.experimental.start("profile")
 print(sum(one.numpy().nbytes for one in model.weights))
 
 for epoch in range(3):
@@ -36,3 +37,5 @@ for epoch in range(3):
         if number % 4 == 0:
             update()
     print(epoch, total)
+
+tf.profiler.experimental.stop()
