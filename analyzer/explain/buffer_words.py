@@ -26,7 +26,9 @@ _WITHOUT_READER = {
 
 _PUSH = "TensorListPushBack"
 _OPS = 10  # rows of evidence
-_LATEST_PS = 100_000_000  # from the end of an op to the release of its inputs
+
+# assumed: time from the end of an op to the release of its inputs, which follows at once
+_LATEST_PS = 100_000_000
 
 _TEXT_COLUMNS = (
     *("op", "op_type", "layer", "source"),

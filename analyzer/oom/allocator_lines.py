@@ -203,7 +203,8 @@ def _add_figures(failure: LoggedFailure, text: str) -> bool:
     for printed_name, printed in found.items():
         name = NAMES["stats"].get(printed_name, printed_name)
         size = parse_size(printed)
-        if size is not None and size.high + (name != "limit"):  # 0 is no limit
+        is_unlimited = name == "limit" and size == Range.exactly(0)
+        if size is not None and not is_unlimited:
             known = failure.printed.get(name, size)
             failure.printed[name] = known.intersection(size) or known
 
