@@ -248,7 +248,7 @@ class _Reading:
         damage = describe_damage(DamageReason.UNREADABLE_EVENTS, lost)
 
         return RawTrace(
-            events=_name_requests(self._memory.table(base_ps), runs),
+            events=_name_requests(self._memory.table(base_ps), runs, op_types),
             step_markers=self._sort("steps", base_ps),
             markers=self._sort("marks", base_ps),
             op_runs=runs[~is_pipeline],
@@ -351,16 +351,21 @@ class _Reading:
         return pd.DataFrame(columns, copy=False)
 
 
-def _name_requests(events: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the events, each request without an op's name with the op that its thread runs.
+def _name_requests(
+    events: pd.DataFrame,
+    runs: pd.DataFrame,
+    op_types: Mapping[str, str],
+) -> pd.DataFrame:
+    """Return the events, with the op of each request that an ``Xla`` op makes.
 
-    XLA compiles some ops alone, whose results it requests without the name
+    XLA compiles such an op alone, and requests its results without its name
     (``xla_compile_on_demand_op.cc``).
     """
     is_open = (events["op"] == "") & (events["kind"] == 1)
+    alone = [op for op, kind in op_types.items() if kind.startswith("Xla")]
     named = pd.merge_asof(
         events.loc[is_open, ["time_ps", "thread"]],
-        runs.astype({"thread": events["thread"].dtype}),
+        runs[runs["op"].isin(alone)].astype({"thread": events["thread"].dtype}),
         left_on="time_ps",
         right_on="start_ps",
         by="thread",
