@@ -15,7 +15,6 @@ from analyzer.model.contract.run_note import (
     CONSTANTS,
     RESULT_TYPES,
     Op,
-    TensorSpec,
     op_types,
     read_op_types,
     split_tensor,
@@ -109,7 +108,9 @@ class Prepared:
                 f"The graph is damaged: an op reads the result {op.name[:80]!r}."
             )
 
-        call = Call(op=op, inputs=tuple(self.specs(node)))
+        feeds = self.inputs[node]
+        inputs = tuple(self.ops[source].outputs[output] for source, output in feeds)
+        call = Call(op, inputs)
         return _plan(self.device, call, max(read, default=-1))
 
     def _find_memory_outside(self) -> None:
@@ -143,12 +144,6 @@ class Prepared:
             node = self.inputs[node][0][0]
 
         return node
-
-    def specs(self, node: int) -> list[TensorSpec]:
-        """Return dtype and shape of each data input."""
-        return [
-            self.ops[source].outputs[output] for source, output in self.inputs[node]
-        ]
 
     def find_variable(self, node: int) -> int:
         """Return the number in the note of the variable behind a node's first input; -1 for none."""
