@@ -88,10 +88,7 @@ class EdgeOrder:
     """
 
     def __init__(self, prepared: Prepared, random: Random) -> None:
-        waits = zip(prepared.inputs, prepared.control, strict=True)
-        roots = [
-            node for node, (data, control) in enumerate(waits) if not data + control
-        ]
+        roots = [node for node, count in enumerate(prepared.waits_for) if not count]
         self.roots = _shuffle(roots, random)
         self.data = list(prepared.data_out)
         self.control = list(prepared.control_out)
@@ -129,14 +126,7 @@ class Executor:
         self._inputs = prepared.inputs
         self._types = [op.type for op in prepared.ops]
 
-        self._waits_for = []
-        columns = zip(self._types, prepared.inputs, prepared.control, strict=True)
-
-        for kind, data, waits in columns:
-            # A merge passes on the first input that arrives.
-            count = 1 if kind in MERGES else len(data) + len(waits)
-            self._waits_for.append(count)
-
+        self._waits_for = prepared.waits_for
         inexpensive = TYPES["inexpensive"]
         is_cheap = prepared.device.is_cheap
         self._expensive = [

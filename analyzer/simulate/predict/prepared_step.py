@@ -59,6 +59,7 @@ class Prepared:
         assumed: Outcomes of branches and loops by name.
         inputs: For each node, the (node, output) behind each data input.
         control: For each node, the nodes that it waits for.
+        waits_for: For each node, the number of inputs that make it ready.
         data_out: For each node, its data edges as (node, output, input), in order of creation.
         control_out: For each node, the nodes that wait for it, in order of creation.
         plans: The memory plan of each node's kernel.
@@ -76,6 +77,14 @@ class Prepared:
 
         self.ops = note.ops
         self.inputs, self.control = _resolve_inputs(self.ops)
+
+        # A merge passes on the first input that arrives.
+        self.waits_for = [
+            1 if op.type in MERGES else len(data) + len(control)
+            for op, data, control in zip(
+                self.ops, self.inputs, self.control, strict=True
+            )
+        ]
         self.data_out: list[list[tuple[int, int, int]]] = [[] for _ in self.ops]
         self.control_out: list[list[int]] = [[] for _ in self.ops]
 
