@@ -20,12 +20,8 @@ from analyzer.model.contract.run_note import (
     split_tensor,
 )
 from analyzer.model.errors import InputError
-from analyzer.simulate.kernels.op_call import (
-    Call,
-    KernelDevice,
-    MemoryPlan,
-    allocate_all,
-)
+from analyzer.simulate.kernels.cpu_kernels import plan_unknown
+from analyzer.simulate.kernels.op_call import Call, KernelDevice, MemoryPlan
 from analyzer.tracing.parse.run_folder import RunNote
 
 TYPES = read_op_types("simulate/predict/executor_op_types.toml")["types"]
@@ -109,7 +105,11 @@ class Prepared:
         return other
 
     def _plan(self, node: int) -> MemoryPlan:
-        """Return the memory plan of a node's kernel."""
+        """Return the memory plan of a node's kernel.
+
+        A rule relies on TensorFlow's op registry: number of inputs and outputs, ranks, attributes. An op
+        without these is handled like an op without a rule: each output counts as allocated.
+        """
         op = self.ops[node]
         read = {output for _, output, _ in self.data_out[node]}
         if op.type in RESULT_TYPES and read:
@@ -120,7 +120,15 @@ class Prepared:
         feeds = self.inputs[node]
         inputs = tuple(self.ops[source].outputs[output] for source, output in feeds)
         call = Call(op, inputs)
-        return _plan(self.device, call, max(read, default=-1))
+
+        try:
+            plan = self.device.plan(call)
+            if _fits(plan, call, max(read, default=-1)):
+                return plan
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            pass
+
+        return plan_unknown(call)
 
     def _find_memory_outside(self) -> None:
         """Find the handles of variables, and the outputs that live outside the step."""
@@ -199,22 +207,6 @@ def _resolve_inputs(
             )
 
     return inputs, control
-
-
-def _plan(device: KernelDevice, call: Call, last_read: int) -> MemoryPlan:
-    """Return the plan of one op.
-
-    A rule relies on TensorFlow's op registry: number of inputs and outputs, ranks, attributes. An op
-    without these is handled like an op without a rule: each output counts as allocated.
-    """
-    try:
-        plan = device.plan(call)
-        if _fits(plan, call, last_read):
-            return plan
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        pass
-
-    return MemoryPlan(outputs=allocate_all(call), modelled=False)
 
 
 def _fits(plan: MemoryPlan, call: Call, last_read: int) -> bool:
