@@ -103,16 +103,16 @@ def fit_step(
     keep: Keep = lambda answer: None,
 ) -> FitAnswer:
     """Find the largest size of a step under a limit; ``keep`` gets the answer before an interruption."""
-    limit_of, limit = resolve_limit(options, question.limit_bytes)
+    limited_by = resolve_limit(options, question.limit_bytes)
     varied = question.varied
     limited = limit_options(options, question.limit_bytes)
 
     # Right for the side of an image, and for attention.
     power = 2 if varied else 1
-    search = SizeSearch(limit.bytes, choose_first_size(varied, options), power)
+    limit_bytes = limited_by[1].bytes
+    search = SizeSearch(limit_bytes, choose_first_size(varied, options), power)
 
     def describe(facts: StepFacts) -> FitAnswer:
-        limited_by = (limit_of, limit)
         return describe_sizes(access.name, options, search, facts, limited_by, question)
 
     try:
@@ -370,7 +370,7 @@ def _combine(
     smallest = rows[0]
     largest = rows[-1]
 
-    if rows[0].price is not None:
+    if smallest.price is not None:
         rows.sort(
             key=lambda row: (not row.holds_wanted and wanted is not None, row.price)
         )

@@ -382,7 +382,7 @@ class _SizeRuns:
         if error.kind in _DEATHS and self._size not in self._repeated:
             self._repeated.add(self._size)
         else:
-            self._search.add(_make_failure(self._size, error, self._search))
+            _add_failure(self._search, self._size, error)
 
 
 def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:
@@ -400,20 +400,16 @@ def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:
     )
 
 
-def _make_failure(size: int, error: AnalyzerError, search: SizeSearch) -> SizePoint:
-    """Return the point of a size that failed; raise if the size is not the reason."""
+def _add_failure(search: SizeSearch, size: int, error: AnalyzerError) -> None:
+    """Add the point of a size that failed; raise if the size is not the reason."""
     is_bug = error.exit_code is ExitCode.BUG and error.kind is FailureKind.OTHER
 
     is_general = not search.points and error.kind not in _BY_SIZE
     if is_bug or is_general or error.kind in _NOT_BY_SIZE:
         raise error
 
-    return SizePoint(
-        size=size,
-        fits=False,
-        kind=error.kind,
-        detail=error.message.partition("\n")[0],
-    )
+    detail = error.message.partition("\n")[0]
+    search.add(SizePoint(size=size, fits=False, kind=error.kind, detail=detail))
 
 
 def _estimate(
@@ -434,7 +430,7 @@ def _estimate(
             if not search.points:
                 raise
 
-            search.add(_make_failure(size, error, search))
+            _add_failure(search, size, error)
             continue
 
         point = SizePoint(

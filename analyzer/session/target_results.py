@@ -201,10 +201,8 @@ def _run_to_end(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     if failure.kind is FailureKind.OUT_OF_MEMORY:
         raise StepOutOfMemory(failure.message)
 
-    if failure.kind is FailureKind.EXITED:
-        raise TargetError(failure.message, kind=failure.kind)
-
-    raise _RunError(failure.message, kind=failure.kind)
+    error = TargetError if failure.kind is FailureKind.EXITED else _RunError
+    raise error(failure.message, kind=failure.kind)
 
 
 def trace_target(

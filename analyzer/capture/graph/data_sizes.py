@@ -331,7 +331,7 @@ _ROWS_OF_FIRST = (
 # Ops with a number of output rows that depends on data -> the input whose elements are its bound.
 _BOUNDS = {
     **dict.fromkeys(_ROWS_OF_FIRST, 0),
-    **dict.fromkeys(("SegmentSum", "SegmentMean"), 1),
+    **dict.fromkeys(("SegmentSum", "SegmentMean", "DynamicPartition"), 1),
     **dict.fromkeys(("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"), 2),
 }
 
@@ -521,22 +521,14 @@ class SizedGraph:
 
     def _find_bound(self, node: Any) -> int | None:
         """Return the largest number of output rows of an op that depends on data; None if unknown."""
-        data = [name for name in node.input if name[0] != "^"]
-        if node.op == "DynamicPartition":
-            first = look_up_spec(self.outputs, data[0])
-            if first is None or not first.shape or first.shape[0] < 0:
-                return None
-
-            return first.shape[0]
-
         if node.op not in _BOUNDS:
             return None
 
+        data = [name for name in node.input if name[0] != "^"]
         spec = look_up_spec(self.outputs, data[_BOUNDS[node.op]])
-        if spec is None or spec.shape is None or is_open(spec):
-            return None
+        shape = None if spec is None else spec.full_shape
 
-        return math.prod(spec.shape)
+        return None if shape is None else math.prod(shape)
 
 
 def _merge_shapes(one: Shape, other: Shape) -> Shape:

@@ -224,12 +224,19 @@ def collect_function_graphs(graph: Any, name: str = "") -> dict[str, Any]:
     """Return the graph of a function, by ``name``, and of every function in it."""
     known = {name: graph}
     for nested in collect_graphs(graph):
-        for name, inner in get_functions(nested).items():
-            inner_graph = getattr(inner, "graph", None)
-            if inner_graph is not None:
-                known.setdefault(decode_name(name), inner_graph)
+        for inner, inner_graph in get_inner_graphs(nested).items():
+            known.setdefault(inner, inner_graph)
 
     return known
+
+
+def get_inner_graphs(graph: Any) -> dict[str, Any]:
+    """Return the graphs of the functions that lie directly in a graph, by name."""
+    graphs = {}
+    for name, function in get_functions(graph).items():
+        graphs[decode_name(name)] = getattr(function, "graph", None)
+
+    return {name: inner for name, inner in graphs.items() if inner is not None}
 
 
 def read_inner_ops(function: Any, names: Sequence[str]) -> list[Op]:
@@ -273,9 +280,8 @@ def collect_graphs(graph: Any) -> list[Any]:
     seen = {id(graph)}
 
     for current in graphs:
-        for function in get_functions(current).values():
-            nested = getattr(function, "graph", None)
-            if nested is not None and id(nested) not in seen:
+        for nested in get_inner_graphs(current).values():
+            if id(nested) not in seen:
                 seen.add(id(nested))
                 graphs.append(nested)
 

@@ -8,7 +8,6 @@ The original ops stay, so that the card's memory is unchanged. A value without a
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -175,52 +174,48 @@ class HostValues:
         self, old: Any, graph: Any, op_type: str, inputs: Any, *rest: Any, **named: Any
     ) -> Any:
         """Create an op; if its values decide, with true inputs."""
-        make = partial(old, graph, op_type)
+
+        def make(inputs: Any, **changed: Any) -> Any:
+            return old(graph, op_type, inputs, *rest, **{**named, **changed})
+
         if self.is_compiled:
             if op_type in ASSIGNMENTS:
                 self.forget_follower(id(self._find_handle(inputs[0])))
 
-            return make(inputs, *rest, **named)
+            return make(inputs)
 
         if self.is_making:
-            op = make(inputs, *rest, **named)
+            op = make(inputs)
             get_tables(graph).moved.add(op.name)
             return op
 
         if op_type in ASSIGNMENTS:
             self._follow(graph, op_type, inputs)
         if op_type == "Assert":  # the card does not have the values to check
-            return _make_true_assertion(make, graph, inputs, rest, named)
+            return _make_true_assertion(make, graph, inputs)
 
         if op_type in _NOT_MOVED:
-            return make(inputs, *rest, **named)
+            return make(inputs)
 
         if op_type in _BRANCHES:
             is_assertion = _ASSERTION in (named.get("name") or "")
             first = inputs[0] if is_assertion else self._find_branch(graph, inputs[0])
-            return make([first, *inputs[1:]], *rest, **named)
+            return make([first, *inputs[1:]])
 
         if is_host_only(op_type) or op_type in _PYTHON:
-            return self._create_on_host(make, graph, inputs, rest, named)
+            return self._create_on_host(make, graph, inputs)
 
-        op = make(inputs, *rest, **named)
+        op = make(inputs)
         sized = SIZED.get(op_type)
         if sized is not None:
-            return self._move(make, op, sized, rest, named, keep=True)
+            return self._move(make, op, sized, keep=True)
 
         # Shape inference evaluates constants, so that a kernel may read what only its inputs say.
         places = find_host_inputs(op_type)
 
-        return self._move(make, op, places, rest, named, keep=False)
+        return self._move(make, op, places, keep=False)
 
-    def _create_on_host(
-        self,
-        make: Any,
-        graph: Any,
-        inputs: Any,
-        rest: Any,
-        named: dict[str, Any],
-    ) -> Any:
+    def _create_on_host(self, make: Any, graph: Any, inputs: Any) -> Any:
         """Create an op that TensorFlow runs on the host anyway."""
         inputs = [graph.capture(one) for one in inputs]
         is_true = True
@@ -232,7 +227,7 @@ class HostValues:
             found.append(one if twin is None else self.wait(graph, twin, one))
 
         with _place_on_host(graph) if is_true else nullcontext():
-            op = make(found, *rest, **named)
+            op = make(found)
 
         if is_true:
             get_tables(graph).moved.add(op.name)
@@ -246,8 +241,6 @@ class HostValues:
         make: Any,
         op: Any,
         places: Sequence[int],
-        rest: Any,
-        named: dict[str, Any],
         *,
         keep: bool,
     ) -> Any:
@@ -288,13 +281,13 @@ class HostValues:
 
             inputs[place] = assumed
 
-        named = {**named, "name": find_free_name(op)}
+        name = find_free_name(op)
         if not keep:
-            return make(inputs, *rest, **named)
+            return make(inputs, name=name)
 
         keep_op(op)
         with _place_on_host(graph), tf.control_dependencies([op]):
-            other = make(inputs, *rest, **named)
+            other = make(inputs, name=name)
 
         if is_true and len(wanted) == len(op.inputs):
             get_tables(graph).moved.add(other.name)
@@ -794,18 +787,12 @@ def link_gradient(twin: Any, original: Any) -> Any:
     return twin
 
 
-def _make_true_assertion(
-    make: Any,
-    graph: Any,
-    inputs: Any,
-    rest: Any,
-    named: dict[str, Any],
-) -> Any:
+def _make_true_assertion(make: Any, graph: Any, inputs: Any) -> Any:
     """Compute the inputs of an assertion that is always true."""
     with graph.as_default():
         is_true = tf.constant(True)
         with tf.control_dependencies([graph.capture(inputs[0])]):
-            op = make([is_true, *inputs[1:]], *rest, **named)
+            op = make([is_true, *inputs[1:]])
 
     keep_op(op)
     return op

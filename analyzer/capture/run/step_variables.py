@@ -7,12 +7,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from analyzer.capture.graph.plain_graphs import decode_name, get_shape, list_callees
+from analyzer.capture.graph.plain_graphs import (
+    get_inner_graphs,
+    get_shape,
+    list_callees,
+)
 from analyzer.capture.private_names import (
     HostVariable,
     get_classes,
     get_device_parts,
-    get_functions,
     get_gradient_accumulators,
     get_keras_value,
     get_variables,
@@ -284,7 +287,7 @@ def _find_sparse_handles(graph: Any) -> set[str]:
 
     Functions that XLA compiles are left out. An ``If`` has its condition before the arguments.
     """
-    functions = {decode_name(name): one for name, one in get_functions(graph).items()}
+    functions = get_inner_graphs(graph)
     found = set()
 
     for op in graph.get_operations():
@@ -296,7 +299,7 @@ def _find_sparse_handles(graph: Any) -> set[str]:
             continue
 
         for name in callees:
-            nested = getattr(functions.get(name), "graph", None)
+            nested = functions.get(name)
             if nested is None:
                 continue
 

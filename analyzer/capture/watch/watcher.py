@@ -673,23 +673,20 @@ class Hooks:
 
     def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
         """Let ``call(old, thing, args, kwargs)`` make the outermost calls of a method."""
-        is_outermost = self._is_outermost
-        local = self._local
-        watcher = self._watcher
 
         def wrapper(old: Any, thing: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_outermost():
+            if not self._is_outermost():
                 return old(thing, *args, **kwargs)
 
-            local.inside = True
+            self._local.inside = True
 
             try:
                 return call(old, thing, args, kwargs)
             except Exception as error:
-                watcher.note_failure(error)
+                self._watcher.note_failure(error)
                 raise
             finally:
-                local.inside = False
+                self._local.inside = False
 
         self._wrappers.enter_context(wrap_calls(owner, name, wrapper))
 

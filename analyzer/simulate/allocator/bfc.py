@@ -119,7 +119,7 @@ class BfcAllocator:
 
         A region that the request needs lies at ``region_address``, unless another is there.
         """
-        rounded_bytes = -(-requested_bytes // GRANULE_BYTES) * GRANULE_BYTES
+        rounded_bytes = round_up(requested_bytes)
         chunk = self._take(rounded_bytes)
         if chunk is None and self._extend(rounded_bytes, region_address):
             chunk = self._take(rounded_bytes)

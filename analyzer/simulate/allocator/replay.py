@@ -84,10 +84,6 @@ class Sequence:
 
         return self
 
-    def start(self, count: int) -> Sequence:
-        """Return the first operations."""
-        return self.take(slice(count))
-
     def take(self, operations: np.ndarray | slice) -> Sequence:
         """Return the sequence with some operations, or in another order."""
         return replace(
@@ -395,7 +391,7 @@ def recorded_options(sequence: Sequence, events: pd.DataFrame) -> BfcOptions:
     The limit is the sum of bytes in use and bytes available. A trace does not show whether the pool
     grows: the events of a GPU are replayed both ways, and the better match counts.
     """
-    part = sequence.start(DETECTION_EVENTS)
+    part = sequence.take(slice(DETECTION_EVENTS))
     first = events.iloc[part.instant[part.instant != NOWHERE][0]]
     limit = int(first["in_use_bytes"] + first["available_bytes"])
 

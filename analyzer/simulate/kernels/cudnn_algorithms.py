@@ -122,18 +122,12 @@ class ConvolutionOnCard:
         self.bandwidth = gpu.bandwidth_bytes_s / 1e6  # bytes in a microsecond
 
     def _set_kind(self, call: Convolution, gpu: Gpu) -> None:
-        """Decide which cores compute, and whether a measurement of this kind is published."""
+        """Decide which cores compute; only measured kinds have algorithms on CUDA cores."""
         self.uses_tensor_cores = has_tensor_cores(call.dtype, gpu)
-        is_measured = call.dtype in ("float32", "float16")
-        if call.dtype == "bfloat16":
-            is_measured = self.uses_tensor_cores
-
-        self.is_measured = is_measured
         self.has_cuda_core_algorithms = (
-            is_measured
+            call.dtype in ("float32", "float16")
             and call.groups == 1
             and not self.is_deep
-            and call.dtype != "bfloat16"
         )
 
         self.is_dense = call.stride == 1 and call.dilation == 1
@@ -200,8 +194,9 @@ CALIBRATED_CAPABILITIES = ("6.0", "6.1", "7.0", "7.5")
 _TENSOR_CORE_MICROSECONDS = 1000.0
 
 
-def _find_time(
+def _make_offer(
     on: ConvolutionOnCard,
+    workspace_bytes: int,
     *,
     share: float,
     factors: tuple[float, float, float, float],
@@ -211,11 +206,12 @@ def _find_time(
     operations: int = 1,
     splits: bool = False,
     moved_bytes: int = 0,
-) -> float:
-    """Return the microseconds of an algorithm that computes matrix products in tiles of 128 x 64.
+) -> Offer:
+    """Return the offer of an algorithm that computes matrix products in tiles of 128 x 64.
 
     Args:
         on: The convolution.
+        workspace_bytes: Its workspace, without copies of tensors.
         share: Share of the card's speed.
         factors: Factor of the share on each of ``CALIBRATED_CAPABILITIES``; the last is for any other.
         launch: Microseconds for the launches of its kernels.
@@ -225,8 +221,9 @@ def _find_time(
         splits: Whether several tiles share the sum over the depth, to fill the card.
         moved_bytes: Reads and writes of the workspace.
     """
+    workspace_bytes += _copies_bytes(on)
     if on.uses_tensor_cores:
-        return _TENSOR_CORE_MICROSECONDS
+        return Offer(workspace_bytes, _TENSOR_CORE_MICROSECONDS)
 
     rows, columns, depth = _find_product(on) if product is None else product
     tiles = products * divide_up(rows, 128) * divide_up(columns, 64)
@@ -246,7 +243,7 @@ def _find_time(
     computing = work / (on.operations * (share * factor))
     moving = (on.tensor_bytes + moved_bytes) / (0.8 * on.bandwidth)
 
-    return computing + moving + launch
+    return Offer(workspace_bytes, computing + moving + launch)
 
 
 def _find_product(on: ConvolutionOnCard) -> tuple[int, int, int]:
@@ -294,26 +291,26 @@ def find_plain(on: ConvolutionOnCard) -> Offer | None:
         return None
 
     if on.is_forward:
-        time = _find_time(
+        return _make_offer(
             on,
+            0,
             share=0.55,
             factors=(0.902, 1.49, 0.882, 0.67),
             launch=54,
         )
-    elif on.is_input_gradient:
-        factors = (0.999, 1.98, 1.1, 0.784)
-        time = _find_time(on, share=0.777, factors=factors, launch=181)
-    else:
-        factors = (0.804, 2.64, 1.33, 0.573)
-        time = _find_time(
-            on,
-            share=0.779,
-            factors=factors,
-            launch=101,
-            splits=True,
-        )
 
-    return Offer(_copies_bytes(on), time)
+    if on.is_input_gradient:
+        factors = (0.999, 1.98, 1.1, 0.784)
+        return _make_offer(on, 0, share=0.777, factors=factors, launch=181)
+
+    return _make_offer(
+        on,
+        0,
+        share=0.779,
+        factors=(0.804, 2.64, 1.33, 0.573),
+        launch=101,
+        splits=True,
+    )
 
 
 def find_precomputed(on: ConvolutionOnCard) -> Offer | None:
@@ -324,14 +321,13 @@ def find_precomputed(on: ConvolutionOnCard) -> Offer | None:
     kernel_bytes = 4 * on.filters * on.channels * on.window_area
     workspace = pad(kernel_bytes, 128) + pad(_offsets_bytes(on), 128) + 1024
 
-    time = _find_time(
+    return _make_offer(
         on,
+        workspace,
         share=0.659,
         factors=(1.14, 1.11, 1.55, 0.606),
         launch=34.8,
     )
-
-    return Offer(workspace + _copies_bytes(on), time)
 
 
 def find_strided(on: ConvolutionOnCard) -> Offer | None:
@@ -343,14 +339,13 @@ def find_strided(on: ConvolutionOnCard) -> Offer | None:
     kernel_bytes = 4 * on.filters * on.channels * on.window_area
     workspace = image_bytes + kernel_bytes + pad(_offsets_bytes(on), 128) + 2192
 
-    time = _find_time(
+    return _make_offer(
         on,
+        workspace,
         share=0.596,
         factors=(1, 0.89, 1.5, 0.725),
         launch=61.3,
     )
-
-    return Offer(workspace + _copies_bytes(on), time)
 
 
 def find_split_k(on: ConvolutionOnCard) -> Offer | None:
@@ -364,15 +359,14 @@ def find_split_k(on: ConvolutionOnCard) -> Offer | None:
     sums = 16 * on.window_area * divide_up(taps, 128) * divide_up(on.filters, 64)
     workspace = 4 * on.filters * taps + offsets + 2192 + sums
 
-    time = _find_time(
+    return _make_offer(
         on,
+        workspace,
         share=0.709,
         factors=(1.24, 1.33, 1.32, 0.618),
         launch=57.9,
         splits=True,
     )
-
-    return Offer(workspace + _copies_bytes(on), time)
 
 
 def _is_winograd(on: ConvolutionOnCard, window: int) -> bool:
@@ -440,10 +434,11 @@ def _find_winograd(
 
     tiles = _count_tiles(on, tile)
     sizes = on.channels * tiles + on.filters * tiles + on.channels * on.filters
-    workspace = 4 * products * sizes + _copies_bytes(on)
+    workspace = 4 * products * sizes
 
-    time = _find_time(
+    return _make_offer(
         on,
+        workspace,
         share=share,
         factors=factors,
         launch=launch,
@@ -451,8 +446,6 @@ def _find_winograd(
         products=products,
         moved_bytes=2 * workspace,
     )
-
-    return Offer(workspace, time)
 
 
 def find_winograd_fused(on: ConvolutionOnCard) -> Offer | None:
@@ -468,8 +461,9 @@ def find_winograd_fused(on: ConvolutionOnCard) -> Offer | None:
         workspace += 1024
 
     tiles = on.batch * divide_up(on.written_height, 2) * divide_up(on.written_width, 2)
-    time = _find_time(
+    return _make_offer(
         on,
+        workspace,
         share=0.467 if on.is_forward else 0.516,
         factors=(0.921, 1.23, 1.07, 0.349),
         launch=42,
@@ -477,8 +471,6 @@ def find_winograd_fused(on: ConvolutionOnCard) -> Offer | None:
         products=16,
         moved_bytes=2 * workspace,
     )
-
-    return Offer(workspace, time)
 
 
 def _tries_fft(on: ConvolutionOnCard) -> bool:
@@ -522,8 +514,9 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
         workspace += 1572864
 
     all_transforms = kernels + on.batch * (on.channels + on.filters)
-    time = _find_time(
+    return _make_offer(
         on,
+        workspace,
         share=_select(
             on,
             forward=0.735,
@@ -537,8 +530,6 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
         operations=2,
         moved_bytes=2 * transform_bytes * all_transforms,
     )
-
-    return Offer(workspace + _copies_bytes(on), time)
 
 
 def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
@@ -589,7 +580,7 @@ def _find_share_without_copies(on: ConvolutionOnCard) -> float:
 
 def find_tensor_cores(on: ConvolutionOnCard) -> Offer | None:
     """Tensor cores on the caller's tensors."""
-    if not (on.uses_tensor_cores and on.is_measured):
+    if not on.uses_tensor_cores:
         return None
 
     share = _find_share_without_copies(on)
@@ -604,7 +595,7 @@ def find_tensor_cores(on: ConvolutionOnCard) -> Offer | None:
 
 def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> Offer | None:
     """Tensor cores on copies of image and filter; the result is written in the caller's order."""
-    if not (on.uses_tensor_cores and on.is_measured) or on.is_filter_gradient:
+    if not on.uses_tensor_cores or on.is_filter_gradient:
         return None
 
     if on.call.channels_last:
@@ -622,7 +613,7 @@ def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> Offer | None:
 
 def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
     """Tensor cores on copies of all tensors."""
-    if not (on.uses_tensor_cores and on.is_measured):
+    if not on.uses_tensor_cores:
         return None
     if on.is_filter_gradient and not on.is_pointwise:
         return None
@@ -644,7 +635,7 @@ def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
 
 def find_tensor_cores_split_k(on: ConvolutionOnCard) -> Offer | None:
     """Partial sums in float32: one for each example of a product, else enough to fill the card."""
-    if not (on.uses_tensor_cores and on.is_measured and on.is_filter_gradient):
+    if not (on.uses_tensor_cores and on.is_filter_gradient):
         return None
 
     taps = on.padded_channels * on.window_points

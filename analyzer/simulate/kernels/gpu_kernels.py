@@ -161,6 +161,9 @@ def _make_rules(gpu: Gpu) -> dict[str, Rule]:
 # Limit of a workspace by default (``GetDnnWorkspaceLimitOrDefault``).
 _LIMIT_BYTES = 8 << 30
 
+# Strides or dilations of a call without them, of up to three axes beside batch and channels.
+_NO_FACTORS = (1,) * 5
+
 # The same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``).
 _FUSED_LIMIT_BYTES = 4 << 30
 
@@ -288,11 +291,16 @@ def _describe(
         kernel=(kernel[-1], *kernel[:-2]),
         result=tuple(result[axis] for axis in axes),
         groups=max(depth // max(kernel[-2], 1), 1),
-        stride=max(map(int, call.attr("strides") or (1,))),
-        dilation=max(map(int, call.attr("dilations") or (1,))),
+        stride=max(_list_factors(call, "strides")),
+        dilation=max(_list_factors(call, "dilations")),
         dtype=dtype,
         channels_last=last and has_tensor_cores(dtype, gpu),
     )
+
+
+def _list_factors(call: Call, name: str) -> list[int]:
+    """Return the strides or dilations of a call by axis, by default 1."""
+    return [*map(int, call.attr(name) or _NO_FACTORS)]
 
 
 def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -> int:
@@ -300,12 +308,8 @@ def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -
     if call.attr("padding", "VALID") != "SAME":
         return 0
 
-    dilations = call.attr("dilations")
-    strides = call.attr("strides")
-    dilation = int(dilations[axis]) if dilations else 1
-
-    stride = int(strides[axis]) if strides else 1
-    reach = (window - 1) * dilation + 1
+    reach = (window - 1) * _list_factors(call, "dilations")[axis] + 1
+    stride = _list_factors(call, "strides")[axis]
     missing = max((out - 1) * stride + reach - length, 0)
 
     return missing % 2
@@ -316,11 +320,9 @@ def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> 
     if kernel[-2] != image[-1]:
         return False
 
-    strides = call.attr("strides") or [1]
-    dilations = call.attr("dilations") or [1]
-    is_plain = all(int(x) == 1 for x in (*strides, *dilations))
+    factors = _list_factors(call, "strides") + _list_factors(call, "dilations")
 
-    if set(kernel[:-2]) == {1} and is_plain:
+    if {*kernel[:-2], *factors} == {1}:
         return call.attr("padding") in ("SAME", "VALID")
 
     return kernel[:-2] == image[1:-1] and call.attr("padding") == "VALID"

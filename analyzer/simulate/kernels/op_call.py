@@ -92,10 +92,6 @@ class Call:
         """Return the shape of an input; None unless it is fully known."""
         return spec.full_shape if (spec := self._input(index)) else None
 
-    def dtype(self, index: int) -> str:
-        """Return the element type of an input; empty if unknown."""
-        return spec.dtype if (spec := self._input(index)) else ""
-
     def out_shape(self, index: int = 0) -> tuple[int, ...] | None:
         """Return the shape of an output; None unless it is fully known."""
         return self.op.outputs[index].full_shape

@@ -88,10 +88,7 @@ class EdgeOrder:
     """
 
     def __init__(self, prepared: Prepared, random: Random) -> None:
-        waits = zip(prepared.inputs, prepared.control, strict=True)
-        roots = [
-            node for node, (data, control) in enumerate(waits) if not data + control
-        ]
+        roots = [node for node, count in enumerate(prepared.waits_for) if not count]
         self.roots = _shuffle(roots, random)
         self.data = list(prepared.data_out)
         self.control = list(prepared.control_out)
@@ -129,14 +126,7 @@ class Executor:
         self._inputs = prepared.inputs
         self._types = [op.type for op in prepared.ops]
 
-        self._waits_for = []
-        columns = zip(self._types, prepared.inputs, prepared.control, strict=True)
-
-        for kind, data, waits in columns:
-            # A merge passes on the first input that arrives.
-            count = 1 if kind in MERGES else len(data) + len(waits)
-            self._waits_for.append(count)
-
+        self._waits_for = prepared.waits_for
         inexpensive = TYPES["inexpensive"]
         is_cheap = prepared.device.is_cheap
         self._expensive = [
@@ -353,7 +343,9 @@ class ControlFlow:
         self._assumed = prepared.assumed
         self._prepared = prepared
         self._ops = prepared.ops
-        self._inputs = prepared.inputs
+
+        # For each node, the nodes behind its data inputs
+        self._sources = [[node for node, _ in feeds] for feeds in prepared.inputs]
         self._limits: dict[int, int] = {}  # trips by the node of the condition
         self.trips: dict[str, int] = {}
         self.unbounded: set[str] = set()
@@ -361,7 +353,7 @@ class ControlFlow:
 
     def choose_branch(self, switch: int, count: int) -> int:
         """Return the output, of ``count``, to which a switch passes its tensor."""
-        source = self._find_source(self._inputs[switch][1][0])
+        source = self._find_source(self._sources[switch][1])
         branch = self._find_value(source)
 
         if branch is None:
@@ -404,7 +396,7 @@ class ControlFlow:
 
         def find_near(part: int) -> list[int]:
             is_join = self._ops[part].type in _JOINS
-            return [source for source, _ in self._inputs[part]] if is_join else []
+            return self._sources[part] if is_join else []
 
         ignored = _JOINS | CONSTANTS
         parts = reach([node], find_near)
@@ -414,10 +406,10 @@ class ControlFlow:
     def _count(self, node: int) -> int | None:
         """Return the trips that a comparison of a counter allows; None for another part."""
         further = _COUNTS.get(self._ops[node].type)
-        if further is None or len(self._inputs[node]) != 2:
+        if further is None or len(self._sources[node]) != 2:
             return None
 
-        (left, _), (right, _) = self._inputs[node]
+        left, right = self._sources[node]
         counter = self._find_counter(self._find_source(left))
         limit = self._find_value(right)
 
@@ -436,8 +428,7 @@ class ControlFlow:
         entry, back = edges
         start = self._find_value(entry)
         adding = self._find_source(back)
-        operands = [source for source, _ in self._inputs[adding]]
-        steps = [step for step in map(self._find_value, operands) if step]
+        steps = list(filter(None, map(self._find_value, self._sources[adding])))
 
         if start is None or not steps or self._ops[adding].type not in _ADDS:
             return None
@@ -446,7 +437,7 @@ class ControlFlow:
 
     def _find_edges(self, node: int) -> list[int]:
         """Return the nodes that enter a loop's variable and that repeat it; none for another node."""
-        sources = [source for source, _ in self._inputs[node]]
+        sources = self._sources[node]
         is_loop = self._ops[node].type in MERGES and len(sources) == 2
 
         return sources if is_loop else []
@@ -457,7 +448,7 @@ class ControlFlow:
         op = self._ops[source]
 
         if op.type in EXITS:
-            (merge, _), (condition, _) = self._inputs[self._inputs[source][0][0]]
+            merge, condition = self._sources[self._sources[source][0]]
             counter = self._find_counter(merge)
             if counter is None:
                 return None
@@ -486,8 +477,8 @@ class ControlFlow:
                 source = self._find_stored(node)
             elif kind in SWITCHES | MERGES:
                 source = self._find_entry(node)
-            elif kind in _PASSES_ON and self._inputs[node]:
-                source = self._inputs[node][0][0]
+            elif kind in _PASSES_ON and self._sources[node]:
+                source = self._sources[node][0]
 
             if source is None:
                 break
@@ -498,16 +489,16 @@ class ControlFlow:
 
     def _find_entry(self, node: int) -> int | None:
         """Return the node whose value enters a loop and stays the same in it; None for others."""
-        merge = self._inputs[node][0][0] if self._ops[node].type in SWITCHES else node
+        merge = self._sources[node][0] if self._ops[node].type in SWITCHES else node
         edges = self._find_edges(merge)
         if not edges:
             return None
 
         entry, back = edges
-        while self._ops[back].type in _PASSES_ON and self._inputs[back]:
-            back = self._inputs[back][0][0]
+        while self._ops[back].type in _PASSES_ON and self._sources[back]:
+            back = self._sources[back][0]
 
-        is_same = self._ops[back].type in SWITCHES and self._inputs[back][0][0] == merge
+        is_same = self._ops[back].type in SWITCHES and self._sources[back][0] == merge
 
         return entry if is_same else None
 
@@ -516,12 +507,12 @@ class ControlFlow:
 
         def find_near(part: int) -> list[int]:
             is_moved = part == node or self._ops[part].type in _MOVES
-            return [source for source, _ in self._inputs[part]] if is_moved else []
+            return self._sources[part] if is_moved else []
 
         for maker in sorted(reach([node], find_near)):
             place = _STORES.get(self._ops[maker].type)
             if place is not None:
-                return self._inputs[maker][place][0]
+                return self._sources[maker][place]
 
         return None
 
@@ -539,9 +530,9 @@ class ControlFlow:
     def _find_name(self, condition: int) -> str:
         """Return the name of the loop with a condition."""
         for switch, _, _ in self._prepared.data_out[condition]:
-            merge, _ = self._inputs[switch][0]
+            merge = self._sources[switch][0]
 
-            for entry, _ in self._inputs[merge]:
+            for entry in self._sources[merge]:
                 name = self._ops[entry].attrs.get("frame_name")
                 if name is not None:
                     return str(name)

@@ -143,8 +143,8 @@ class ListCall:
             handle = self._make_list(own)
 
         for row in self._plan.outputs[1:]:
-            index = _find_unset(own)
-            own[index : index + 1] = [self._allocate(row.size_bytes)]
+            unset = [*own, None].index(None)
+            own[unset : unset + 1] = [self._allocate(row.size_bytes)]
 
         return [handle]
 
@@ -194,11 +194,7 @@ class ListCall:
 
     def _take_value(self) -> Buffer:
         """Return the input that becomes an element, with a reference for the list."""
-        value = share(self._inputs[self._plan.value])
-        if value is None:
-            return self._allocate(0)
-
-        return value
+        return share(self._inputs[self._plan.value]) or self._allocate(0)
 
     def _share_element(
         self, element: Tensor, others: Sequence[Tensor], output: int
@@ -238,14 +234,6 @@ class ListCall:
 
 def _share_all(elements: Sequence[Tensor]) -> list[Tensor]:
     return [share(element) for element in elements]
-
-
-def _find_unset(elements: list[Tensor]) -> int:
-    """Return the index of the first element that was never set, or of the place after the last."""
-    if None in elements:
-        return elements.index(None)
-
-    return len(elements)
 
 
 def _element_bytes(elements: Sequence[Tensor]) -> int:

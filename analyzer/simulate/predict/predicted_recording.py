@@ -152,27 +152,17 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
     schedule = prediction.middle
     prepared = prediction.prepared
 
-    rows = []
+    rows = [_describe(prepared, buffer) for buffer in schedule.buffers]
+    table = schedule.table.join(pd.DataFrame(rows))
 
-    for buffer in schedule.buffers:
-        row = {
-            "allocator": prepared.device.allocator,
-            "run_id": 0,
-            "requested_bytes": buffer.size_bytes,
-            "allocated_bytes": round_up(buffer.size_bytes),
-            "born": buffer.born,
-            "dies": schedule.instants if buffer.dies is None else buffer.dies,
-            "region": buffer.region,
-            "turns_at": buffer.value_since if buffer.value_since >= 0 else pd.NA,
-        }
-
-        rows.append(row | _describe(prepared, buffer))
-
-    table = conform(pd.DataFrame(rows), ALLOCATIONS)
-
-    return table.assign(
-        step=find_steps_of_births(table["born"].to_numpy(), schedule.steps)
+    described = table.assign(
+        allocator=prepared.device.allocator,
+        run_id=0,
+        allocated_bytes=round_up(table["requested_bytes"].to_numpy()),
+        step=find_steps_of_births(table["born"].to_numpy(), schedule.steps),
     )
+
+    return conform(described, ALLOCATIONS)
 
 
 def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
@@ -193,6 +183,8 @@ def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
 
     if buffer.region == WORKSPACE:
         described["dtype"] = "uint8"
+    if buffer.value_since >= 0:
+        described["turns_at"] = buffer.value_since
 
     return described
 

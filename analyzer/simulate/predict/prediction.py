@@ -46,16 +46,27 @@ class Schedule:
     decisions: ControlFlow  # with the assumed outcomes of loops and branches
 
     @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row for each buffer; one that is never freed dies after the last instant."""
+        rows = [
+            (
+                one.born,
+                self.instants if one.dies is None else one.dies,
+                one.size_bytes,
+                one.region,
+            )
+            for one in self.buffers
+        ]
+
+        return pd.DataFrame(rows, columns=["born", "dies", "requested_bytes", "region"])
+
+    @cached_property
     def live_bytes(self) -> np.ndarray:
         """The requested bytes alive after each instant from -1 on."""
-        last = self.instants
-        ends = [last if one.dies is None else one.dies for one in self.buffers]
-        dies = np.asarray(ends, dtype=np.int64)
+        columns = self.table.drop(columns="region").to_numpy(np.int64)
+        born, dies, sizes = columns.T
 
-        born = np.asarray([one.born for one in self.buffers], dtype=np.int64)
-        sizes = np.asarray([one.size_bytes for one in self.buffers], dtype=np.int64)
-
-        return running_sum(born, dies, sizes, last)
+        return running_sum(born, dies, sizes, self.instants)
 
     @cached_property
     def peak_instant(self) -> int:
@@ -339,7 +350,9 @@ def predict(
         first = schedules[0].steps[-1].first
         peaks_bytes.append(int(schedules[0].live_bytes[first]))
 
-    sequences = [make_sequence(schedule) for schedule in schedules]
+    sequences = [
+        from_allocations(one.table, n_events=one.instants) for one in schedules
+    ]
     allocated = []
 
     for schedule, sequence in zip(schedules, sequences, strict=True):
@@ -355,23 +368,6 @@ def predict(
         ),
         limits=find_shared_limits(sequences[::-1], options) if search else None,
     )
-
-
-def make_sequence(schedule: Schedule) -> Sequence:
-    """Return the requests and frees of a schedule."""
-    rows = [
-        (
-            one.size_bytes,
-            one.born,
-            schedule.instants if one.dies is None else one.dies,
-            one.region,
-        )
-        for one in schedule.buffers
-    ]
-
-    table = pd.DataFrame(rows, columns=["requested_bytes", "born", "dies", "region"])
-
-    return from_allocations(table, n_events=schedule.instants)
 
 
 def measure_allocated(

@@ -15,18 +15,13 @@ from analyzer.model.contract.run_note import (
     CONSTANTS,
     RESULT_TYPES,
     Op,
-    TensorSpec,
     op_types,
     read_op_types,
     split_tensor,
 )
 from analyzer.model.errors import InputError
-from analyzer.simulate.kernels.op_call import (
-    Call,
-    KernelDevice,
-    MemoryPlan,
-    allocate_all,
-)
+from analyzer.simulate.kernels.cpu_kernels import plan_unknown
+from analyzer.simulate.kernels.op_call import Call, KernelDevice, MemoryPlan
 from analyzer.tracing.parse.run_folder import RunNote
 
 TYPES = read_op_types("simulate/predict/executor_op_types.toml")["types"]
@@ -60,6 +55,7 @@ class Prepared:
         assumed: Outcomes of branches and loops by name.
         inputs: For each node, the (node, output) behind each data input.
         control: For each node, the nodes that it waits for.
+        waits_for: For each node, the number of inputs that make it ready.
         data_out: For each node, its data edges as (node, output, input), in order of creation.
         control_out: For each node, the nodes that wait for it, in order of creation.
         plans: The memory plan of each node's kernel.
@@ -77,6 +73,14 @@ class Prepared:
 
         self.ops = note.ops
         self.inputs, self.control = _resolve_inputs(self.ops)
+
+        # A merge passes on the first input that arrives.
+        self.waits_for = [
+            1 if op.type in MERGES else len(data) + len(control)
+            for op, data, control in zip(
+                self.ops, self.inputs, self.control, strict=True
+            )
+        ]
         self.data_out: list[list[tuple[int, int, int]]] = [[] for _ in self.ops]
         self.control_out: list[list[int]] = [[] for _ in self.ops]
 
@@ -101,7 +105,11 @@ class Prepared:
         return other
 
     def _plan(self, node: int) -> MemoryPlan:
-        """Return the memory plan of a node's kernel."""
+        """Return the memory plan of a node's kernel.
+
+        A rule relies on TensorFlow's op registry: number of inputs and outputs, ranks, attributes. An op
+        without these is handled like an op without a rule: each output counts as allocated.
+        """
         op = self.ops[node]
         read = {output for _, output, _ in self.data_out[node]}
         if op.type in RESULT_TYPES and read:
@@ -109,8 +117,18 @@ class Prepared:
                 f"The graph is damaged: an op reads the result {op.name[:80]!r}."
             )
 
-        call = Call(op=op, inputs=tuple(self.specs(node)))
-        return _plan(self.device, call, max(read, default=-1))
+        feeds = self.inputs[node]
+        inputs = tuple(self.ops[source].outputs[output] for source, output in feeds)
+        call = Call(op, inputs)
+
+        try:
+            plan = self.device.plan(call)
+            if _fits(plan, call, max(read, default=-1)):
+                return plan
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            pass
+
+        return plan_unknown(call)
 
     def _find_memory_outside(self) -> None:
         """Find the handles of variables, and the outputs that live outside the step."""
@@ -143,12 +161,6 @@ class Prepared:
             node = self.inputs[node][0][0]
 
         return node
-
-    def specs(self, node: int) -> list[TensorSpec]:
-        """Return dtype and shape of each data input."""
-        return [
-            self.ops[source].outputs[output] for source, output in self.inputs[node]
-        ]
 
     def find_variable(self, node: int) -> int:
         """Return the number in the note of the variable behind a node's first input; -1 for none."""
@@ -195,22 +207,6 @@ def _resolve_inputs(
             )
 
     return inputs, control
-
-
-def _plan(device: KernelDevice, call: Call, last_read: int) -> MemoryPlan:
-    """Return the plan of one op.
-
-    A rule relies on TensorFlow's op registry: number of inputs and outputs, ranks, attributes. An op
-    without these is handled like an op without a rule: each output counts as allocated.
-    """
-    try:
-        plan = device.plan(call)
-        if _fits(plan, call, last_read):
-            return plan
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        pass
-
-    return MemoryPlan(outputs=allocate_all(call), modelled=False)
 
 
 def _fits(plan: MemoryPlan, call: Call, last_read: int) -> bool:
