@@ -448,8 +448,6 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
         sizes.add(size)
         finding = finding or _find_flow(analysis, row, tensors)
-        if finding is not None and finding.id == "part-read":
-            finding = _judge_part(finding, row, tensors)
         if finding is not None and finding.evidence not in seen:
             seen.append(finding.evidence)  # a gradient has those of its tensor
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
@@ -1070,8 +1068,8 @@ class _Flow:
         return is_most(self.analysis, self.analysis.at_peak(self.rows))
 
 
-# id, words, advice, and the part of the bytes that the step can do without
-_Cause = tuple[str, str, str, float]
+# id, words, advice, and the part of the bytes that the step can do without; None if unknown
+_Cause = tuple[str, str, str, float | None]
 
 
 def _find_flow(
@@ -1088,8 +1086,9 @@ def _find_flow(
     name, words, detail, share = cause
     first = flow.own_rows.sort_values(["born", "tensor"]).iloc[0].to_dict()
     title = _with_size_and_line(f"{row['shape']} {words}", first, tensors)
-    saves = saved_without_rows(analysis, flow.rows, share)
-    return report_rows(analysis, name, title, detail, flow.rows, saves)
+    saves = saved_without_rows(analysis, flow.rows, 1.0 if share is None else share)
+    finding = report_rows(analysis, name, title, detail, flow.rows, saves)
+    return replace(finding, saves_bytes=None) if share is None else finding
 
 
 def _explain_flow(flow: _Flow) -> _Cause | None:
@@ -1128,9 +1127,21 @@ def _explain_order(flow: _Flow) -> _Cause | None:
 
 
 def _explain_part(flow: _Flow) -> _Cause | None:
+    """Return why a small part of a flow is enough; None if the step needs the whole.
+
+    Keras' Embedding looks up whole rows, and a variable that is written in place is copied before it is
+    read.
+    """
     is_of_matrices = not flow.makers.isdisjoint(MATRICES)
     if not flow.ends <= (_PARTS if is_of_matrices else _PARTS | _SUMS):
         return None
+    if any(_KERAS_TABLE in one for op in flow.ops for one in (op.name, *op.inputs)):
+        return None
+
+    words = "is made, but a small part or a sum of it is read"
+    takes_rows = "ResourceGather" in flow.makers and not flow.ends <= _PARTS
+    if takes_rows or (is_of_matrices and "GatherNd" in flow.ends):
+        return "part-read", words, _WITH_ROWS, None
 
     detail = _PART
     if not flow.makers.isdisjoint(LOOKUPS):
@@ -1138,37 +1149,7 @@ def _explain_part(flow: _Flow) -> _Cause | None:
     elif "MatrixDiagPartV3" in flow.ends:
         detail = _PART_OF_DIAGONAL
 
-    words = "is made, but a small part or a sum of it is read"
     return "part-read", words, detail, 1.0
-
-
-def _judge_part(
-    finding: Finding,
-    row: dict[str, Any],
-    tensors: Tensors,
-) -> Finding | None:
-    """Return a finding about a part without a saving that is not known; None if a step needs the whole.
-
-    Keras' Embedding looks up whole rows, and a variable that is written in place is copied before it is
-    read.
-    """
-    graph = tensors.graph
-    start = row["tensor"]
-    if is_in_gradient_scope(row["op"]):
-        start = tensors.forward_tensor(row["op"], row["requested_bytes"])
-
-    flow, ends = tensors.flow_around(start)
-    makers = [op for one in flow if (op := graph.maker_of(one))]
-    kinds = {op.type for op in makers}
-    if any(_KERAS_TABLE in one for op in makers for one in (op.name, *op.inputs)):
-        return None
-
-    takes_rows = "ResourceGather" in kinds and not ends <= _PARTS
-    takes_rows |= "GatherNd" in ends and not kinds.isdisjoint(MATRICES)
-    if not takes_rows:
-        return finding
-
-    return replace(finding, detail=_WITH_ROWS, saves_bytes=None)
 
 
 def _find_resized(
