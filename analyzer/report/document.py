@@ -42,7 +42,7 @@ def build_document(analysis: Analysis) -> ReportFile:
         ),
         steps=tuple(_steps(analysis)),
         resident=TwoSizes(requested_bytes=requested, allocated_bytes=allocated),
-        categories_at_peak=report_file.CategoryBytes.of(analysis.categories),
+        categories_at_peak=report_file.CategoryBytes(**analysis.categories),
         layers=layer_rows(analysis),
         ops=op_rows(analysis),
         tensors_at_peak=tensor_rows(analysis),
