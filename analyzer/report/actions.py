@@ -115,42 +115,47 @@ def find_action(report: ReportFile) -> str:
     """Return one thing to do: the most valuable change, with its saving."""
     items = change_items(report)
     of_host = _ACTIONS["data-stage"][0] if report.device.kind == "gpu" else ""
-    changes = [item for item in items if item.action not in ("", of_host)]
+    changes = (item for item in items if item.action not in ("", of_host))
+    first = next(changes, None)
 
-    if not changes and report.device.kind == "tpu":
-        return (
-            "A trace of a TPU does not say what the stack holds: the files of "
-            "XLA_FLAGS=--xla_dump_to=dump do."
-        )
+    if first is None:
+        return _find_other_action(report)
 
-    command = suggest_next(report)
-    if not changes and report.error is not None and command:
-        return (
-            "Estimate the whole step and what each change saves: the next command does."
-        )
-
-    if not changes and report.failure is not None:
-        return (
-            "Lower the batch size; a trace with a larger --limit shows the whole need."
-        )
-
-    program = report.program
-    if not changes and program is not None and program.ended:
-        if report.kind is Kind.SIMULATED_CARD:
-            return "Trace it without --gpu: the CPU computes all values, a simulated card few."
-        if program.whole_run:
-            return "Let the program run to its end, and trace it again."
-
-    if not changes:
-        limit = format_bytes(_limit_of(report))
-        return f"Nothing to change: no change is known to save 1 % of {limit}."
-
-    first = changes[0]
     gain = f": {first.gain}" if first.gain else ""
     if report.verdict is not None and report.verdict.outcome is Outcome.FITS:
         return f"It fits. If needed: {first.action}{gain}."
 
     return f"{first.action}{gain}."
+
+
+def _find_other_action(report: ReportFile) -> str:
+    """Return one thing to do if no change is known."""
+    program = report.program
+
+    if report.device.kind == "tpu":
+        return (
+            "A trace of a TPU does not say what the stack holds: the files of "
+            "XLA_FLAGS=--xla_dump_to=dump do."
+        )
+
+    if report.error is not None and suggest_next(report):
+        return (
+            "Estimate the whole step and what each change saves: the next command does."
+        )
+
+    if report.failure is not None:
+        return (
+            "Lower the batch size; a trace with a larger --limit shows the whole need."
+        )
+
+    if program is not None and program.ended:
+        if report.kind is Kind.SIMULATED_CARD:
+            return "Trace it without --gpu: the CPU computes all values, a simulated card few."
+        if program.whole_run:
+            return "Let the program run to its end, and trace it again."
+
+    limit = format_bytes(_limit_of(report))
+    return f"Nothing to change: no change is known to save 1 % of {limit}."
 
 
 def _limit_of(report: ReportFile) -> int:
