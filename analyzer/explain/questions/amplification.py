@@ -28,6 +28,7 @@ from analyzer.explain.analysis import (
     Analysis,
     saved_without,
     saved_without_rows,
+    sum_requested,
 )
 from analyzer.explain.buffer_words import describe_largest, in_brackets
 from analyzer.model.contract.fields import EvidenceRow
@@ -545,7 +546,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
         is_kept |= is_late & ~forward["layer"].isin(trained)  # by another tape
 
     kept = analysis.at_peak(forward[is_kept])
-    if kept["requested_bytes"].sum() < analysis.least_bytes:
+    if sum_requested(kept) < analysis.least_bytes:
         return
 
     watch = analysis.recording.watch
@@ -734,7 +735,7 @@ def _find_pairs(
     tensors: Tensors,
 ) -> Finding | None:
     """Return a finding about tensors whose first op pairs the elements of two operands."""
-    size = int(row["requested_bytes"])
+    size = row["requested_bytes"]
     same = analysis.of_size(size)
     is_product = same["op_type"].isin(MATRICES) & (same["category"] != "gradient")
 
@@ -780,7 +781,7 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
     results = large[(large["tensor"] == "") & large["op"].isin(_ELEMENTWISE)]
 
     for row in results.sort_values("born").to_dict("records"):
-        size = int(row["requested_bytes"])
+        size = row["requested_bytes"]
         before = rows[(rows["born"] < row["born"]) & (rows["dies"] > row["born"])]
         shapes = {*before["shape"].astype(str)}
 
@@ -853,7 +854,7 @@ def _find_expanded(
     tensors: Tensors,
 ) -> Finding | None:
     """Return a finding about a tensor that repeats, widens or spreads a much smaller one."""
-    size = int(row["requested_bytes"])
+    size = row["requested_bytes"]
     same = analysis.of_size(size)
     is_made = same["op_type"].isin(_EXPANDING) & (same["category"] != "gradient")
     makers = [
@@ -1264,8 +1265,7 @@ def report_share(
 
 def is_most(analysis: Analysis, rows: pd.DataFrame) -> bool:
     """Say whether buffers are most of the peak, so that their form is its cause."""
-    total = int(rows["requested_bytes"].sum())
-    return total >= _MOST_OF_PEAK * analysis.peak.requested_bytes
+    return sum_requested(rows) >= _MOST_OF_PEAK * analysis.peak.requested_bytes
 
 
 def report_rows(
@@ -1294,5 +1294,5 @@ def report_rows(
 
 
 def _with_size_and_line(title: str, row: dict[str, Any], tensors: Tensors) -> str:
-    size = format_bytes(int(row["requested_bytes"]))
+    size = format_bytes(row["requested_bytes"])
     return f"{title} ({size}){in_brackets(tensors.line_of(row))}"
