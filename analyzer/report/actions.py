@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from analyzer.cards.catalogue import look_up_gpu
@@ -187,16 +187,15 @@ def remedy_of(finding: Finding) -> str:
 def remedy_items(
     remedies: Sequence[StepRemedy],
     report: ReportFile | None = None,
-) -> tuple[Item, ...]:
-    """Return the estimated changes; ``report`` names the step that a check repeats."""
-    items = []
+) -> Iterator[Item]:
+    """Yield the estimated changes; ``report`` names the step that a check repeats."""
     least = 0 if report is None else _LEAST_RATIO * _limit_of(report)
 
     for remedy in remedies:
         saves_bytes = remedy.saves_bytes
         if saves_bytes is None:
             detail = f"cannot be applied here: {remedy.failed}"
-            items.append(Item("-", remedy.title, detail=detail, tone="muted"))
+            yield Item("-", remedy.title, detail=detail, tone="muted")
             continue
 
         is_small = saves_bytes < least
@@ -210,7 +209,7 @@ def remedy_items(
             options = ("--prove",) if is_edit else ("--what-if", remedy.id)
             check = repeat_command(report, "estimate", *options)
 
-        item = Item(
+        yield Item(
             saving,
             remedy.title,
             detail=describe_figures(remedy),
@@ -220,10 +219,6 @@ def remedy_items(
             action="" if is_small else remedy.title,
             gain="" if is_small else saving,
         )
-
-        items.append(item)
-
-    return tuple(items)
 
 
 def describe_figures(remedy: StepRemedy) -> str:
