@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import (
-    Basis,
     CardUse,
+    Kind,
     LifePhase,
     Need,
     Outcome,
@@ -48,6 +48,12 @@ _TONES: dict[Outcome, Tone] = {
     Outcome.DOES_NOT_FIT: "bad",
     Outcome.FAILED: "bad",
     Outcome.CANNOT_TELL: "warning",
+}
+
+_BASES = {
+    Kind.TRACE: "measured",
+    Kind.ESTIMATE: "predicted",
+    Kind.SIMULATED_CARD: "simulated",
 }
 
 _LARGEST = 3  # categories in a verdict
@@ -334,17 +340,13 @@ def versions_line(versions: Mapping[str, str]) -> str:
 
 def basis_of(report: ReportFile) -> str:
     """Return whether the figures are ``measured``, ``predicted`` or ``simulated``."""
-    basis = Basis.MEASURED if report.kind.ran else Basis.PREDICTED
-    if report.verdict is not None:
-        basis = report.verdict.basis
-
-    return "simulated" if basis is Basis.SIMULATED_CARD else basis.value
+    return _BASES[report.kind]
 
 
 def basis_words(report: ReportFile) -> str:
     """Return whether the figures were measured or predicted, and for which device."""
     basis = basis_of(report)
-    preposition = "on" if basis == Basis.MEASURED.value else "for"
+    preposition = "on" if report.kind is Kind.TRACE else "for"
     device = report.device.name or report.device.kind or "an unnamed device"
 
     return f"{basis} {preposition} {device}"

@@ -115,11 +115,11 @@ def _details(report: ReportFile, shown: int) -> Iterator[Section]:
     sentences += [
         Paragraph(one, "warning", "! ") for one in notices_of(report)[_NOTICES:]
     ]
-    parts = [Section("Figures", tuple(sentences))]
-
-    parts.append(tensors_section(report, ROWS, skipped=shown))
-
-    parts.extend(layer_sections(report, ROWS))
+    parts = [
+        Section("Figures", tuple(sentences)),
+        tensors_section(report, ROWS, skipped=shown),
+        *layer_sections(report, ROWS),
+    ]
 
     basis = [Paragraph(line, "muted", "- ") for line in list_reasons(report)]
     if basis:

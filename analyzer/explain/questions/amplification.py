@@ -260,9 +260,11 @@ class Tensors:
         rows = self.rows.loc[
             self.rows["tensor"] != "", ["tensor", "shape", "requested_bytes"]
         ]
-        pairs = zip(rows["shape"], rows["requested_bytes"], strict=True)
 
-        return dict(zip(rows["tensor"], pairs, strict=True))
+        return {
+            tensor: (shape, size)
+            for tensor, shape, size in rows.itertuples(index=False)
+        }
 
     def size_of(self, tensor: str) -> tuple[str, int]:
         """Return shape and bytes as the graph states them, else as they were last allocated.
