@@ -98,8 +98,12 @@ class Analysis:
     def limit_bytes(self) -> int:
         """The memory that savings are compared with: the limit, else the process or the need."""
         recording = self.recording
-        peak = self.peak_ever
-        return limit_of(self.verdict, recording.device, recording.watch, peak)
+        return limit_of(
+            self.verdict,
+            recording.device,
+            recording.watch,
+            self.peak_ever,
+        )
 
     def rate(self, saves_bytes: int) -> Severity:
         """Return the severity of a saving by its share of the limit."""

@@ -60,7 +60,7 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
 
     # A replay that differs from the trace gives no need, except under settings that the user asks for.
     check = analysis.replay_check
-    differs = check is not None and check.equal < check.events
+    differs = check is not None and not check.is_exact
     searched = searched and (what_if.is_asked or not differs)
 
     # No limit is known for a program whose peak is outside its trace.

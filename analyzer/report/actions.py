@@ -265,11 +265,12 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
         code = code.replace("losses", kept_in[1])
         code = code.replace("del model", f"{kept_in[1]}.remove(model)\ndel model")
 
-    options = ("--what-if", remedy)
     is_fixed = remedy == "half-batch" and report.step.own
-    is_open = remedy and not is_fixed
-    check = repeat_command(report, "estimate", *options) if is_open else ""
+    check = ""
     gain = ""
+
+    if remedy and not is_fixed:
+        check = repeat_command(report, "estimate", "--what-if", remedy)
 
     if finding.saves_bytes:
         word = "at most" if finding.id == "workspace" else "about"

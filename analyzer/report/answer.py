@@ -25,8 +25,9 @@ from analyzer.report.render.sections import Tone
 
 _LONGEST_ERROR = 300  # characters
 
-LABELS = read_table("report/labels.toml", dict[str, dict[str, str]])
-CATEGORY_LABELS = LABELS["category"]
+CATEGORY_LABELS = read_table("report/labels.toml", dict[str, dict[str, str]])[
+    "category"
+]
 
 _PHASES = {
     LifePhase.BEFORE_TRACE: "outside the trace",

@@ -69,13 +69,6 @@ def _describe_simulated_card(
     if run is None:
         return None
 
-    settings = [
-        report_file.AssumedSetting(
-            **asdict(one), value=run.assumed.get(one.name, one.usual)
-        )
-        for one in ASSUMPTIONS
-    ]
-
     return report_file.SimulatedCardNotice(
         cards=run.cards,
         assumed=(
@@ -83,7 +76,12 @@ def _describe_simulated_card(
             "the first algorithm that is tried counts as the fastest",
             "values read back from the card are 0, except counts, shapes and finite gradients",
         ),
-        settings=tuple(settings),
+        settings=tuple(
+            report_file.AssumedSetting(
+                **asdict(one), value=run.assumed.get(one.name, one.usual)
+            )
+            for one in ASSUMPTIONS
+        ),
     )
 
 
