@@ -33,7 +33,7 @@ _ROWS = 8
 
 def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report stored gradient tapes, and persistent or unused tapes that are alive after the step."""
-    size_bytes = _bytes_of_tapes(analysis, watch) if watch.tapes else 0
+    size_bytes = _bytes_of_tapes(analysis, watch)
     size = format_bytes(size_bytes)
 
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
