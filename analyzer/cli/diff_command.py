@@ -78,8 +78,7 @@ def diff(
 
     with TemporaryDirectory() as folder:
         with progress_bar(outputs.progress):
-            step = batch_size, gpu
-            difference = _find_difference(a, b, python, step, Path(folder))
+            difference = _find_difference(a, b, python, batch_size, gpu, Path(folder))
 
         outputs.show(
             difference.to_json,
@@ -96,11 +95,11 @@ def _find_difference(
     a: Path,
     b: Path | None,
     pythons: Sequence[str] | None,
-    step: tuple[int | None, str],
+    batch_size: int | None,
+    gpu: str,
     folder: Path,
 ) -> Diff:
     """Return the difference between two runs, two environments, or the commits of a range."""
-    batch_size, gpu = step
     given = step_options(batch_size, "", gpu)
 
     if b is None and pythons is not None and len(pythons) == 2:

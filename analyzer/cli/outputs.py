@@ -62,8 +62,14 @@ class PageOutputs:
     ) -> None:
         """Write the files, print the answer unless a file is stdout."""
         json = json_output(self.json, to_json, is_full=self.full)
-        if not write_all(json, (self.html, to_html), *others):
-            print_answer(make_document(), quiet=self.quiet, is_verbose=self.verbose)
+        if write_all(json, (self.html, to_html), *others):
+            return
+
+        document = make_document()
+        if self.html and document.next_command.endswith("--html report.html"):
+            document = replace(document, next_command="")  # it writes the page
+
+        print_answer(document, quiet=self.quiet, is_verbose=self.verbose)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +107,9 @@ class Outputs(PageOutputs):
 
         return parse_bytes(self.max_peak)
 
-    def check(self, *sources: Path, others: Iterable[Path | None] = ()) -> None:
-        """Raise an InputError for an output that cannot be written or would replace a source."""
+    def __post_init__(self) -> None:
+        """Raise an InputError for a peak that is no size, before anything runs."""
         _ = self.max_peak_bytes
-        PageOutputs.check(self, *sources, others=others)
 
     def deliver(self, result: Result) -> None:
         """Write the files and print the report."""
@@ -120,22 +125,16 @@ class Outputs(PageOutputs):
             result = replace(result, report=report)
 
         limit = self.max_peak_bytes
-        has_stdout = write_all(
-            json_output(self.json, result.to_json, is_full=self.full),
-            (self.html, result.to_html),
+        self.show(
+            result.to_json,
+            result.to_html,
+            lambda: report_document(result.report, limit),
             (self.csv, result.to_csv),
             (self.markdown, partial(result.to_markdown, max_peak_bytes=limit)),
             (self.graph, result.to_graph),
             (self.perfetto, result.to_perfetto),
             (self.torch_snapshot, result.to_torch_snapshot),
         )
-
-        if not has_stdout:
-            document = report_document(result.report, limit)
-            if self.html and document.next_command.endswith("--html report.html"):
-                document = replace(document, next_command="")  # it writes the page
-
-            print_answer(document, quiet=self.quiet, is_verbose=self.verbose)
 
         if limit is not None and result.report.peak.requested_bytes > limit:
             raise LimitError(f"The peak is above --max-peak {self.max_peak}.")

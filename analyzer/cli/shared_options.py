@@ -27,7 +27,6 @@ def option(
     panel: str = OUTPUT,
     metavar: str | None = None,
     least: int | None = None,
-    **settings: Any,
 ) -> Any:
     """Return a Typer option; the help shows no default, and no range, which takes its room."""
     if metavar is None and least is not None:
@@ -40,7 +39,6 @@ def option(
         metavar=metavar,
         min=least,
         show_default=False,
-        **settings,
     )
 
 

@@ -3,7 +3,7 @@
 The steady step is a late one: the first one creates optimizer slots and traces functions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,8 +98,12 @@ class Analysis:
     def limit_bytes(self) -> int:
         """The memory that savings are compared with: the limit, else the process or the need."""
         recording = self.recording
-        peak = self.peak_ever
-        return limit_of(self.verdict, recording.device, recording.watch, peak)
+        return limit_of(
+            self.verdict,
+            recording.device,
+            recording.watch,
+            self.peak_ever,
+        )
 
     def rate(self, saves_bytes: int) -> Severity:
         """Return the severity of a saving by its share of the limit."""
@@ -128,7 +132,7 @@ class Analysis:
 
     def share_words(self, rows: pd.DataFrame) -> str:
         """Return the bytes of buffers, and their share of the peak, as text."""
-        total = int(rows["requested_bytes"].sum())
+        total = sum_requested(rows)
         share = total / self.peak.requested_bytes
         return f"{format_bytes(total)} ({share:.0%} of the peak)"
 
@@ -136,6 +140,11 @@ class Analysis:
     def full_steps(self) -> list[Step]:
         """The steps with events."""
         return [step for step in self.recording.steps if step.last >= step.first]
+
+
+def sum_requested(rows: pd.DataFrame) -> int:
+    """Return the requested bytes of buffers."""
+    return int(rows["requested_bytes"].sum())
 
 
 def analyse(recording: Recording) -> Analysis:
@@ -282,8 +291,8 @@ def count_live_bytes_without(
     return held - running_sum(start - 1, end - 1, size, count - 1)
 
 
-def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
-    """Return the use of each card, by its number; empty for a single card."""
+def card_uses(analysis: Analysis) -> Iterator[CardUse]:
+    """Yield the use of each card, by its number; nothing for a single card."""
     recording = analysis.recording
     table = recording.allocations
 
@@ -294,17 +303,16 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     ]
 
     if len(found) < 2:
-        return ()
+        return
 
     run = recording.simulated_run or SimulatedCardNote()
-    uses = []
 
     for number, name in sorted(found):
         line = timeline(undivided_rows(table[table["allocator"] == name]), len(events))
         peak = find_peak(line, analysis.first, analysis.last)
         limit_bytes = find_limit(events, name)
 
-        use = CardUse(
+        yield CardUse(
             number=number,
             allocator=name,
             card=run.cards[number] if number < len(run.cards) else "",
@@ -313,10 +321,6 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
             memory_limit_bytes=limit_bytes and limit_bytes + run.spare_of(number),
             is_shown=name == recording.allocator,
         )
-
-        uses.append(use)
-
-    return tuple(uses)
 
 
 def card_of(recording: Recording) -> Gpu | None:

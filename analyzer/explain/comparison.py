@@ -9,7 +9,7 @@ twice numbers its ops differently.
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -130,7 +130,6 @@ def _compare_categories(a: ReportFile, b: ReportFile) -> tuple[CategoryOfBoth, .
 
 def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
     """Return the need and the peaks; no need if only one of them is a process."""
-    sizes_a = _sizes_of(a)
     sizes_b = _sizes_of(b)
     has_process = [
         _is_program_on_cpu(one) or (one.verdict is not None and one.verdict.card)
@@ -139,8 +138,7 @@ def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
 
     rows = []
 
-    for number in get_args(Number):
-        size_a = sizes_a[number]
+    for number, size_a in _sizes_of(a).items():
         size_b = sizes_b[number]
         is_unlike = number == "needs" and bool(has_process[0]) != bool(has_process[1])
         if not is_unlike and (size_a is not None or size_b is not None):
@@ -156,7 +154,8 @@ def _is_program_on_cpu(report: ReportFile) -> bool:
     return is_known and report.device.kind == "cpu"
 
 
-def _sizes_of(report: ReportFile) -> dict[str, int | None]:
+def _sizes_of(report: ReportFile) -> dict[Number, int | None]:
+    """Return the need and the peaks, in the report's order."""
     peak = report.peak
     need = None
 
@@ -358,6 +357,6 @@ def _timeline(report: ReportFile, recording: Recording) -> StepCurve:
 
     return StepCurve(
         progress_ratio=tuple(round(place / last, 6) for place in picked),
-        requested_bytes=tuple(int(requested[place]) for place in picked),
-        allocated_bytes=tuple(int(allocated[place]) for place in picked),
+        requested_bytes=tuple(requested[picked].tolist()),
+        allocated_bytes=tuple(allocated[picked].tolist()),
     )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.explain.analysis import Analysis
+from analyzer.explain.analysis import Analysis, sum_requested
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import highest_counter
 from analyzer.model.contract.report_file import LifePhase, Need
@@ -77,9 +77,9 @@ def _widen_by_updates(analysis: Analysis, size: BoundedBytes) -> BoundedBytes:
     gradients = rows[rows["role"] == GRADIENT_ROLE]
     updates = rows[rows["role"].isin((GRADIENT_ROLE, UPDATE_ROLE))]
 
-    begun_bytes = int(gradients["requested_bytes"].sum())
+    begun_bytes = sum_requested(gradients)
     is_alive = updates["dies"] > instant
-    held_bytes = int(updates.loc[is_alive, "requested_bytes"].sum())
+    held_bytes = sum_requested(updates[is_alive])
     waiting_bytes = max(begun_bytes - held_bytes, 0)
 
     return BoundedBytes.around(

@@ -51,16 +51,16 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     asked = replace(whole, **given)
 
     if is_whole and recording.ran_under_limit:
-        analysis = _add_measured_pool(analysis, own, whole)
+        analysis = _add_measured_pool(analysis, sequence, own, whole)
     elif is_whole:
         # A predicted card uses the settings that the user asked about.
         analysis = _add_predicted_pool(
-            analysis, asked if card_of(recording) is not None else own
+            analysis, sequence, asked if card_of(recording) is not None else own
         )
 
     # A replay that differs from the trace gives no need, except under settings that the user asks for.
     check = analysis.replay_check
-    differs = check is not None and check.equal < check.events
+    differs = check is not None and not check.is_exact
     searched = searched and (what_if.is_asked or not differs)
 
     # No limit is known for a program whose peak is outside its trace.
@@ -77,7 +77,7 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         analysis = replace(analysis, safe_limit_bytes=found.high)
 
     if what_if.is_asked:
-        return _add_what_if(analysis, asked)
+        return _add_what_if(analysis, sequence, asked)
 
     return analysis
 
@@ -110,6 +110,7 @@ def _with_whole_pool(own: BfcOptions, recording: Recording) -> BfcOptions:
 
 def _add_measured_pool(
     analysis: Analysis,
+    sequence: Sequence,
     own: BfcOptions,
     whole: BfcOptions,
 ) -> Analysis:
@@ -117,14 +118,13 @@ def _add_measured_pool(
 
     ``own`` are the settings of the run, ``whole`` those of the card.
     """
-    recording = analysis.recording
-    sequence = from_recording(recording)
-    check, result = compare(sequence, recording.events, own)
+    events = analysis.recording.events
+    check, result = compare(sequence, events, own)
 
     if not check.is_exact:
         # Newer TensorFlow pads the pool to 2 MiB of virtual memory (GpuVirtualMemAllocator::Alloc).
         padded = replace(own, memory_limit_bytes=-(-own.memory_limit_bytes >> 21) << 21)
-        again, padded_result = compare(sequence, recording.events, padded)
+        again, padded_result = compare(sequence, events, padded)
         if again.is_exact:
             check = again
             result = padded_result
@@ -139,13 +139,16 @@ def _add_measured_pool(
     return _add_replay(analysis, result)
 
 
-def _add_predicted_pool(analysis: Analysis, own: BfcOptions) -> Analysis:
+def _add_predicted_pool(
+    analysis: Analysis,
+    sequence: Sequence,
+    own: BfcOptions,
+) -> Analysis:
     """Return the analysis of a prediction with its pool under its own settings.
 
     If the step does not fit its card, there is no pool to report. On a CPU the limit is ignored,
     because the user did not set it.
     """
-    sequence = from_recording(analysis.recording)
     result = _replay_optional(sequence, own)
     fits = result.failure is None
     analysis = replace(analysis, fits_limit=fits)
@@ -196,10 +199,13 @@ def _changes(result: Replay) -> tuple[PoolChange, ...]:
     )
 
 
-def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
+def _add_what_if(
+    analysis: Analysis,
+    sequence: Sequence,
+    options: BfcOptions,
+) -> Analysis:
     """Return the analysis with a replay; if it fails, say if free memory is fragmented."""
-    recording = analysis.recording
-    result = _replay_optional(from_recording(recording), options)
+    result = _replay_optional(sequence, options)
     failure = result.failure
 
     facts = OtherSettings(
@@ -217,7 +223,7 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
 
     name = "a tensor"
     if result.failed_row >= 0:
-        name = name_of(recording.allocations.iloc[result.failed_row].to_dict())
+        name = name_of(analysis.recording.allocations.iloc[result.failed_row].to_dict())
 
     limit = format_bytes(options.memory_limit_bytes)
     free, asked = map(format_bytes, (failure.free_bytes, failure.requested_bytes))

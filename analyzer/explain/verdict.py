@@ -306,14 +306,12 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
 
 def _headline_without_limit(analysis: Analysis) -> str:
     """Return the request that failed, in one line; empty if the step ended."""
-    recording = analysis.recording
-    failure = failure_of(analysis)
-    allocated = format_bytes(analysis.peak.allocated_bytes)
-
-    if not recording.error:
+    if not analysis.recording.error:
         return ""
 
+    failure = failure_of(analysis)
     if failure is None or failure.memory_limit_bytes is None:
+        allocated = format_bytes(analysis.peak.allocated_bytes)
         return f"The step did not finish. Peak {allocated} allocated until then"
 
     wanted = failure.requested_bytes

@@ -88,7 +88,7 @@ def _sections(answer: FitAnswer) -> Iterator[Section]:
     if answer.remedies:
         size = answer.label(answer.size_of_remedies)
         note = "each one was captured and estimated"
-        items = remedy_items(answer.remedies)
+        items = tuple(remedy_items(answer.remedies))
         yield Section(f"Remedies at {answer.noun} {size}", items, note=note)
 
     if answer.notes:

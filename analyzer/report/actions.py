@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from analyzer.cards.catalogue import look_up_gpu
@@ -115,42 +115,47 @@ def find_action(report: ReportFile) -> str:
     """Return one thing to do: the most valuable change, with its saving."""
     items = change_items(report)
     of_host = _ACTIONS["data-stage"][0] if report.device.kind == "gpu" else ""
-    changes = [item for item in items if item.action not in ("", of_host)]
+    changes = (item for item in items if item.action not in ("", of_host))
+    first = next(changes, None)
 
-    if not changes and report.device.kind == "tpu":
-        return (
-            "A trace of a TPU does not say what the stack holds: the files of "
-            "XLA_FLAGS=--xla_dump_to=dump do."
-        )
+    if first is None:
+        return _find_other_action(report)
 
-    command = suggest_next(report)
-    if not changes and report.error is not None and command:
-        return (
-            "Estimate the whole step and what each change saves: the next command does."
-        )
-
-    if not changes and report.failure is not None:
-        return (
-            "Lower the batch size; a trace with a larger --limit shows the whole need."
-        )
-
-    program = report.program
-    if not changes and program is not None and program.ended:
-        if report.kind is Kind.SIMULATED_CARD:
-            return "Trace it without --gpu: the CPU computes all values, a simulated card few."
-        if program.whole_run:
-            return "Let the program run to its end, and trace it again."
-
-    if not changes:
-        limit = format_bytes(_limit_of(report))
-        return f"Nothing to change: no change is known to save 1 % of {limit}."
-
-    first = changes[0]
     gain = f": {first.gain}" if first.gain else ""
     if report.verdict is not None and report.verdict.outcome is Outcome.FITS:
         return f"It fits. If needed: {first.action}{gain}."
 
     return f"{first.action}{gain}."
+
+
+def _find_other_action(report: ReportFile) -> str:
+    """Return one thing to do if no change is known."""
+    program = report.program
+
+    if report.device.kind == "tpu":
+        return (
+            "A trace of a TPU does not say what the stack holds: the files of "
+            "XLA_FLAGS=--xla_dump_to=dump do."
+        )
+
+    if report.error is not None and suggest_next(report):
+        return (
+            "Estimate the whole step and what each change saves: the next command does."
+        )
+
+    if report.failure is not None:
+        return (
+            "Lower the batch size; a trace with a larger --limit shows the whole need."
+        )
+
+    if program is not None and program.ended:
+        if report.kind is Kind.SIMULATED_CARD:
+            return "Trace it without --gpu: the CPU computes all values, a simulated card few."
+        if program.whole_run:
+            return "Let the program run to its end, and trace it again."
+
+    limit = format_bytes(_limit_of(report))
+    return f"Nothing to change: no change is known to save 1 % of {limit}."
 
 
 def _limit_of(report: ReportFile) -> int:
@@ -182,16 +187,15 @@ def remedy_of(finding: Finding) -> str:
 def remedy_items(
     remedies: Sequence[StepRemedy],
     report: ReportFile | None = None,
-) -> tuple[Item, ...]:
-    """Return the estimated changes; ``report`` names the step that a check repeats."""
-    items = []
+) -> Iterator[Item]:
+    """Yield the estimated changes; ``report`` names the step that a check repeats."""
     least = 0 if report is None else _LEAST_RATIO * _limit_of(report)
 
     for remedy in remedies:
         saves_bytes = remedy.saves_bytes
         if saves_bytes is None:
             detail = f"cannot be applied here: {remedy.failed}"
-            items.append(Item("-", remedy.title, detail=detail, tone="muted"))
+            yield Item("-", remedy.title, detail=detail, tone="muted")
             continue
 
         is_small = saves_bytes < least
@@ -205,7 +209,7 @@ def remedy_items(
             options = ("--prove",) if is_edit else ("--what-if", remedy.id)
             check = repeat_command(report, "estimate", *options)
 
-        item = Item(
+        yield Item(
             saving,
             remedy.title,
             detail=describe_figures(remedy),
@@ -215,10 +219,6 @@ def remedy_items(
             action="" if is_small else remedy.title,
             gain="" if is_small else saving,
         )
-
-        items.append(item)
-
-    return tuple(items)
 
 
 def describe_figures(remedy: StepRemedy) -> str:
@@ -265,11 +265,12 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
         code = code.replace("losses", kept_in[1])
         code = code.replace("del model", f"{kept_in[1]}.remove(model)\ndel model")
 
-    options = ("--what-if", remedy)
     is_fixed = remedy == "half-batch" and report.step.own
-    is_open = remedy and not is_fixed
-    check = repeat_command(report, "estimate", *options) if is_open else ""
+    check = ""
     gain = ""
+
+    if remedy and not is_fixed:
+        check = repeat_command(report, "estimate", "--what-if", remedy)
 
     if finding.saves_bytes:
         word = "at most" if finding.id == "workspace" else "about"

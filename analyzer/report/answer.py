@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import (
-    Basis,
     CardUse,
+    Kind,
     LifePhase,
     Need,
     Outcome,
     ProgramFigures,
     ReportFile,
+    StatedRange,
 )
 from analyzer.model.units import format_bytes
 from analyzer.report.actions import find_action, suggest_next
@@ -24,8 +25,9 @@ from analyzer.report.render.sections import Tone
 
 _LONGEST_ERROR = 300  # characters
 
-LABELS = read_table("report/labels.toml", dict[str, dict[str, str]])
-CATEGORY_LABELS = LABELS["category"]
+CATEGORY_LABELS = read_table("report/labels.toml", dict[str, dict[str, str]])[
+    "category"
+]
 
 _PHASES = {
     LifePhase.BEFORE_TRACE: "outside the trace",
@@ -47,6 +49,12 @@ _TONES: dict[Outcome, Tone] = {
     Outcome.DOES_NOT_FIT: "bad",
     Outcome.FAILED: "bad",
     Outcome.CANNOT_TELL: "warning",
+}
+
+_BASES = {
+    Kind.TRACE: "measured",
+    Kind.ESTIMATE: "predicted",
+    Kind.SIMULATED_CARD: "simulated",
 }
 
 _LARGEST = 3  # categories in a verdict
@@ -333,17 +341,13 @@ def versions_line(versions: Mapping[str, str]) -> str:
 
 def basis_of(report: ReportFile) -> str:
     """Return whether the figures are ``measured``, ``predicted`` or ``simulated``."""
-    basis = Basis.MEASURED if report.kind.ran else Basis.PREDICTED
-    if report.verdict is not None:
-        basis = report.verdict.basis
-
-    return "simulated" if basis is Basis.SIMULATED_CARD else basis.value
+    return _BASES[report.kind]
 
 
 def basis_words(report: ReportFile) -> str:
     """Return whether the figures were measured or predicted, and for which device."""
     basis = basis_of(report)
-    preposition = "on" if basis == Basis.MEASURED.value else "for"
+    preposition = "on" if report.kind is Kind.TRACE else "for"
     device = report.device.name or report.device.kind or "an unnamed device"
 
     return f"{basis} {preposition} {device}"
@@ -353,24 +357,26 @@ def list_shares(report: ReportFile) -> list[tuple[str, str, int, float]]:
     """Return name, label, bytes and ratio of each category at the requested peak."""
     sizes = report.categories_at_peak.by_category()
     total = sum(sizes.values())
-    shares = []
 
-    for name, size_bytes in sizes.items():
-        if size_bytes:
-            shares.append((name, CATEGORY_LABELS[name], size_bytes, size_bytes / total))
-
-    return shares
+    return [
+        (name, CATEGORY_LABELS[name], size_bytes, size_bytes / total)
+        for name, size_bytes in sizes.items()
+        if size_bytes
+    ]
 
 
 def list_details(report: ReportFile) -> Iterator[str]:
     """Yield sentences on the figures: their place and range, and the program's steps."""
     yield _place_words(report)
-    yield _card_words(report.cards)
+    if report.cards:
+        yield _card_words(report.cards)
 
     if report.program is not None:
         yield from _program_details(report.program)
 
-    yield _range_words(report)
+    stated = report.uncertainty
+    if stated is not None and stated.low_bytes is not None:
+        yield _range_words(stated, need_of(report))
 
 
 def _place_words(report: ReportFile) -> str:
@@ -394,9 +400,6 @@ def _place_words(report: ReportFile) -> str:
 
 def _card_words(cards: Sequence[CardUse]) -> str:
     """Return the lowest and the highest peak of several cards, and the one that the report shows."""
-    if not cards:
-        return ""
-
     peaks = [use.allocated_bytes for use in cards]
     ends = dict.fromkeys((format_bytes(min(peaks)), format_bytes(max(peaks))))
     shown = next((use.number for use in cards if use.is_shown), "none")
@@ -418,14 +421,8 @@ def _program_details(program: ProgramFigures) -> Iterator[str]:
     yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
 
 
-def _range_words(report: ReportFile) -> str:
-    """Return the range of a prediction; empty for a measurement."""
-    stated = report.uncertainty
-    need = need_of(report)
-
-    if stated is None or stated.low_bytes is None:
-        return ""
-
+def _range_words(stated: StatedRange, need: Need | None) -> str:
+    """Return the range of a prediction."""
     ranges = [
         ("requested", stated.low_bytes, stated.high_bytes),
         ("allocated", stated.allocated_low_bytes, stated.allocated_high_bytes),

@@ -42,9 +42,9 @@ def build_document(analysis: Analysis) -> ReportFile:
         ),
         steps=tuple(_steps(analysis)),
         resident=TwoSizes(requested_bytes=requested, allocated_bytes=allocated),
-        categories_at_peak=report_file.CategoryBytes.of(analysis.categories),
-        layers=layer_rows(analysis),
-        ops=op_rows(analysis),
+        categories_at_peak=report_file.CategoryBytes(**analysis.categories),
+        layers=tuple(layer_rows(analysis)),
+        ops=tuple(op_rows(analysis)),
         tensors_at_peak=tensor_rows(analysis),
         pool_timeline=analysis.pool_timeline,
         verdict=verdict,
@@ -54,7 +54,7 @@ def build_document(analysis: Analysis) -> ReportFile:
         uncertainty=recording.uncertainty,
         integrity=trust_figures(analysis),
         simulated_card=_describe_simulated_card(recording.simulated_run),
-        cards=card_uses(analysis),
+        cards=tuple(card_uses(analysis)),
         failure=failure_of(analysis),
         program=None if watch is None else program_figures(recording, watch),
     )
@@ -69,13 +69,6 @@ def _describe_simulated_card(
     if run is None:
         return None
 
-    settings = [
-        report_file.AssumedSetting(
-            **asdict(one), value=run.assumed.get(one.name, one.usual)
-        )
-        for one in ASSUMPTIONS
-    ]
-
     return report_file.SimulatedCardNotice(
         cards=run.cards,
         assumed=(
@@ -83,7 +76,12 @@ def _describe_simulated_card(
             "the first algorithm that is tried counts as the fastest",
             "values read back from the card are 0, except counts, shapes and finite gradients",
         ),
-        settings=tuple(settings),
+        settings=tuple(
+            report_file.AssumedSetting(
+                **asdict(one), value=run.assumed.get(one.name, one.usual)
+            )
+            for one in ASSUMPTIONS
+        ),
     )
 
 
@@ -179,8 +177,8 @@ def tensor_rows(analysis: Analysis) -> tuple[report_file.TensorAtPeak, ...]:
     )
 
 
-def op_rows(analysis: Analysis) -> tuple[report_file.OpBytes, ...]:
-    """Return the bytes of each op in the steady step, and those alive at the peak."""
+def op_rows(analysis: Analysis) -> Iterator[report_file.OpBytes]:
+    """Yield the bytes of each op in the steady step, and those alive at the peak."""
     rows = analysis.rows[analysis.rows["op"] != ""]
     is_own = rows["born"].between(analysis.first, analysis.last)
 
@@ -201,12 +199,11 @@ def op_rows(analysis: Analysis) -> tuple[report_file.OpBytes, ...]:
     sums = sums.sort_values(["alive_at_peak_bytes", "requested_bytes"], ascending=False)
     by_size = inside.sort_values("requested_bytes", ascending=False, kind="stable")
     largest = by_size.drop_duplicates("op").set_index("op")
-    found = []
 
     for op, sizes in sums.astype(int).to_dict("index").items():
         about = largest.loc[op]
 
-        row = report_file.OpBytes(
+        yield report_file.OpBytes(
             name=str(op),
             type=str(about["op_type"]),
             layer=str(about["layer"]),
@@ -215,22 +212,18 @@ def op_rows(analysis: Analysis) -> tuple[report_file.OpBytes, ...]:
             **sizes,
         )
 
-        found.append(row)
 
-    return tuple(found)
-
-
-def layer_rows(analysis: Analysis) -> tuple[report_file.LayerBytes, ...]:
-    """Return the requested bytes of each layer alive at the peak, by category."""
+def layer_rows(analysis: Analysis) -> Iterator[report_file.LayerBytes]:
+    """Yield the requested bytes of each layer alive at the peak, by category."""
     kinds = ["layer", "category"]
     sums = analysis.alive.groupby(kinds, observed=True)["requested_bytes"].sum()
     table = sums.unstack("category", fill_value=0)
     totals = table.sum(axis="columns").sort_values(ascending=False, kind="stable")
-    rows = []
 
     for layer, total in totals.items():
         sizes = {str(name): int(size) for name, size in table.loc[layer].items()}
-        row = report_file.LayerBytes(layer=str(layer), **sizes, total_bytes=int(total))
-        rows.append(row)
-
-    return tuple(rows)
+        yield report_file.LayerBytes(
+            layer=str(layer),
+            **sizes,
+            total_bytes=int(total),
+        )

@@ -148,7 +148,7 @@ def torch_snapshot(recording: Recording) -> bytes:
 
     snapshot = {
         "segments": _list_segments(table, alive, frames),
-        "device_traces": [_list_events(table, times_us, frames)],
+        "device_traces": [list(_list_events(table, times_us, frames))],
         "allocator_settings": {},
     }
 
@@ -189,14 +189,13 @@ def _list_events(
     table: pd.DataFrame,
     times_us: list[int],
     frames: Frames,
-) -> list[dict[str, Any]]:
-    """Return the allocations and frees in order; of one moment the frees first."""
+) -> Iterator[dict[str, Any]]:
+    """Yield the allocations and frees in order; of one moment the frees first."""
     last = len(times_us) - 2
     births = table[table["born"] >= 0].assign(at=table["born"], is_birth=1)
 
     deaths = table[table["dies"] < last].assign(at=table["dies"], is_birth=0)
     changes = pd.concat([births, deaths]).sort_values(["at", "is_birth"], kind="stable")
-    events = []
 
     for row in changes.itertuples():
         is_unknown = row.category == Category.UNATTRIBUTED
@@ -214,9 +213,9 @@ def _list_events(
             actions = ["alloc"]
 
         for action in actions:
-            events.append({"action": action, **about})
+            yield {"action": action, **about}
 
-    end = {
+    yield {
         "action": "snapshot",
         "addr": 0,
         "size": 0,
@@ -225,8 +224,6 @@ def _list_events(
         "category": _UNKNOWN,
         "stream": 0,
     }
-
-    return [*events, end]
 
 
 def _list_segments(

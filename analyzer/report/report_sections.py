@@ -82,9 +82,9 @@ def _sections(report: ReportFile) -> Iterator[Section]:
         is_said = report.failure is not None  # by the verdict
         yield Section("", (Paragraph(line, "bad"),), is_folded=is_said)
 
-    for line in what_if_lines(report):
-        fits = report.what_if is not None and report.what_if.fits
-        yield Section("", (Paragraph(line, "good" if fits else "bad"),))
+    if report.what_if is not None:
+        tone: Tone = "good" if report.what_if.fits else "bad"
+        yield Section("", (Paragraph(what_if_line(report), tone),))
 
     if report.hosts:
         yield hosts_section(report.hosts, _HOST_ROWS)
@@ -111,15 +111,15 @@ def _sections(report: ReportFile) -> Iterator[Section]:
 
 def _details(report: ReportFile, shown: int) -> Iterator[Section]:
     """Yield the sections that a terminal shows with ``-v``, after ``shown`` rows of tensors."""
-    sentences = [Paragraph(one) for one in list_details(report) if one]
+    sentences = [Paragraph(one) for one in list_details(report)]
     sentences += [
         Paragraph(one, "warning", "! ") for one in notices_of(report)[_NOTICES:]
     ]
-    parts = [Section("Figures", tuple(sentences))]
-
-    parts.append(tensors_section(report, ROWS, skipped=shown))
-
-    parts.extend(layer_sections(report, ROWS))
+    parts = [
+        Section("Figures", tuple(sentences)),
+        tensors_section(report, ROWS, skipped=shown),
+        *layer_sections(report, ROWS),
+    ]
 
     basis = [Paragraph(line, "muted", "- ") for line in list_reasons(report)]
     if basis:
@@ -129,11 +129,11 @@ def _details(report: ReportFile, shown: int) -> Iterator[Section]:
         yield replace(part, is_folded=True)
 
 
-def what_if_lines(report: ReportFile) -> Iterator[str]:
-    """Yield the outcome of a replay that the user asked for."""
+def what_if_line(report: ReportFile) -> str:
+    """Return the outcome of a replay that the user asked for; empty without one."""
     replayed = report.what_if
     if replayed is None:
-        return
+        return ""
 
     limit = format_bytes(replayed.memory_limit_bytes)
     growth = "on" if replayed.growth else "off"
@@ -141,10 +141,10 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
 
     failure = replayed.failure
     if failure is None:
-        yield f"{start}: the step runs; pool {format_bytes(replayed.peak_pool_bytes)}."
-        return
+        pool = format_bytes(replayed.peak_pool_bytes)
+        return f"{start}: the step runs; pool {pool}."
 
-    yield (
+    return (
         f"{start}: a request for {format_bytes(failure.requested_bytes)} fails at "
         f"instant {failure.instant:,}; {format_bytes(failure.free_bytes)} are free, "
         f"the largest free chunk has {format_bytes(failure.largest_free_bytes)}."

@@ -113,8 +113,14 @@ def _print_explanation(message: str) -> None:
 
     held = Section("Who holds it", (Table(columns, tuple(rows[:_MOST_HOLDERS])),))
     sections = (*(replace(section, note="") for section in page.sections[:2]), held)
-    page = replace(page, subtitle="", sections=sections, next_command="")
-    print_answer(replace(page, lead=page.lead[:1]), quiet=False)
+    page = replace(
+        page,
+        subtitle="",
+        lead=page.lead[:1],
+        sections=sections,
+        next_command="",
+    )
+    print_answer(page, quiet=False)
 
 
 def _write_log(pool: Any) -> Iterator[str]:

@@ -72,25 +72,32 @@ def describe_excess(
     growth: int | None,
 ) -> str:
     """Return the limits in bytes that are exceeded, with the largest tensors; empty if none is."""
-    parts: list[str] = []
-    peak = measure.peak_bytes
-    left = measure.growth_bytes
-
-    if memory is not None and peak > memory:
-        head = f"limit_memory: peak {_exact(peak)}"
-        parts.append(_state_excess(head, peak, memory))
-        parts += tensor_lines(measure.at_peak, "alive at the peak")
-
-    if growth is not None and left > growth:
-        head = f"limit_growth: {_exact(left)} still held after the test"
-        parts.append(_state_excess(head, left, growth))
-        parts += tensor_lines(measure.left, "still held")
+    at_peak = tensor_lines(measure.at_peak, "alive at the peak")
+    left = tensor_lines(measure.left, "still held")
+    parts = [
+        *_state_excess("limit_memory: peak {}", measure.peak_bytes, memory, at_peak),
+        *_state_excess(
+            "limit_growth: {} still held after the test",
+            measure.growth_bytes,
+            growth,
+            left,
+        ),
+    ]
 
     return "\n".join([*parts, measure.method] if parts else [])
 
 
-def _state_excess(head: str, size: int, limit: int) -> str:
-    return f"{head}, limit {_exact(limit)}, {format_bytes(size - limit)} too much."
+def _state_excess(
+    words: str,
+    size: int,
+    limit: int | None,
+    tensors: Iterator[str],
+) -> Iterator[str]:
+    """Yield a line about a size above its limit, and the lines about its tensors."""
+    if limit is not None and size > limit:
+        too_much = format_bytes(size - limit)
+        yield f"{words.format(_exact(size))}, limit {_exact(limit)}, {too_much} too much."
+        yield from tensors
 
 
 def tensor_lines(rows: pd.DataFrame, state: str) -> Iterator[str]:

@@ -28,6 +28,7 @@ from analyzer.explain.analysis import (
     Analysis,
     saved_without,
     saved_without_rows,
+    sum_requested,
 )
 from analyzer.explain.buffer_words import describe_largest, in_brackets
 from analyzer.model.contract.fields import EvidenceRow
@@ -259,9 +260,11 @@ class Tensors:
         rows = self.rows.loc[
             self.rows["tensor"] != "", ["tensor", "shape", "requested_bytes"]
         ]
-        pairs = zip(rows["shape"], rows["requested_bytes"], strict=True)
 
-        return dict(zip(rows["tensor"], pairs, strict=True))
+        return {
+            tensor: (shape, size)
+            for tensor, shape, size in rows.itertuples(index=False)
+        }
 
     def size_of(self, tensor: str) -> tuple[str, int]:
         """Return shape and bytes as the graph states them, else as they were last allocated.
@@ -448,8 +451,6 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
         sizes.add(size)
         finding = finding or _find_flow(analysis, row, tensors)
-        if finding is not None and finding.id == "part-read":
-            finding = _judge_part(finding, row, tensors)
         if finding is not None and finding.evidence not in seen:
             seen.append(finding.evidence)  # a gradient has those of its tensor
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
@@ -547,7 +548,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
         is_kept |= is_late & ~forward["layer"].isin(trained)  # by another tape
 
     kept = analysis.at_peak(forward[is_kept])
-    if kept["requested_bytes"].sum() < analysis.least_bytes:
+    if sum_requested(kept) < analysis.least_bytes:
         return
 
     watch = analysis.recording.watch
@@ -736,7 +737,7 @@ def _find_pairs(
     tensors: Tensors,
 ) -> Finding | None:
     """Return a finding about tensors whose first op pairs the elements of two operands."""
-    size = int(row["requested_bytes"])
+    size = row["requested_bytes"]
     same = analysis.of_size(size)
     is_product = same["op_type"].isin(MATRICES) & (same["category"] != "gradient")
 
@@ -782,7 +783,7 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
     results = large[(large["tensor"] == "") & large["op"].isin(_ELEMENTWISE)]
 
     for row in results.sort_values("born").to_dict("records"):
-        size = int(row["requested_bytes"])
+        size = row["requested_bytes"]
         before = rows[(rows["born"] < row["born"]) & (rows["dies"] > row["born"])]
         shapes = {*before["shape"].astype(str)}
 
@@ -855,7 +856,7 @@ def _find_expanded(
     tensors: Tensors,
 ) -> Finding | None:
     """Return a finding about a tensor that repeats, widens or spreads a much smaller one."""
-    size = int(row["requested_bytes"])
+    size = row["requested_bytes"]
     same = analysis.of_size(size)
     is_made = same["op_type"].isin(_EXPANDING) & (same["category"] != "gradient")
     makers = [
@@ -1070,8 +1071,8 @@ class _Flow:
         return is_most(self.analysis, self.analysis.at_peak(self.rows))
 
 
-# id, words, advice, and the part of the bytes that the step can do without
-_Cause = tuple[str, str, str, float]
+# id, words, advice, and the part of the bytes that the step can do without; None if unknown
+_Cause = tuple[str, str, str, float | None]
 
 
 def _find_flow(
@@ -1088,8 +1089,9 @@ def _find_flow(
     name, words, detail, share = cause
     first = flow.own_rows.sort_values(["born", "tensor"]).iloc[0].to_dict()
     title = _with_size_and_line(f"{row['shape']} {words}", first, tensors)
-    saves = saved_without_rows(analysis, flow.rows, share)
-    return report_rows(analysis, name, title, detail, flow.rows, saves)
+    saves = saved_without_rows(analysis, flow.rows, 1.0 if share is None else share)
+    finding = report_rows(analysis, name, title, detail, flow.rows, saves)
+    return replace(finding, saves_bytes=None) if share is None else finding
 
 
 def _explain_flow(flow: _Flow) -> _Cause | None:
@@ -1128,9 +1130,21 @@ def _explain_order(flow: _Flow) -> _Cause | None:
 
 
 def _explain_part(flow: _Flow) -> _Cause | None:
+    """Return why a small part of a flow is enough; None if the step needs the whole.
+
+    Keras' Embedding looks up whole rows, and a variable that is written in place is copied before it is
+    read.
+    """
     is_of_matrices = not flow.makers.isdisjoint(MATRICES)
     if not flow.ends <= (_PARTS if is_of_matrices else _PARTS | _SUMS):
         return None
+    if any(_KERAS_TABLE in one for op in flow.ops for one in (op.name, *op.inputs)):
+        return None
+
+    words = "is made, but a small part or a sum of it is read"
+    takes_rows = "ResourceGather" in flow.makers and not flow.ends <= _PARTS
+    if takes_rows or (is_of_matrices and "GatherNd" in flow.ends):
+        return "part-read", words, _WITH_ROWS, None
 
     detail = _PART
     if not flow.makers.isdisjoint(LOOKUPS):
@@ -1138,37 +1152,7 @@ def _explain_part(flow: _Flow) -> _Cause | None:
     elif "MatrixDiagPartV3" in flow.ends:
         detail = _PART_OF_DIAGONAL
 
-    words = "is made, but a small part or a sum of it is read"
     return "part-read", words, detail, 1.0
-
-
-def _judge_part(
-    finding: Finding,
-    row: dict[str, Any],
-    tensors: Tensors,
-) -> Finding | None:
-    """Return a finding about a part without a saving that is not known; None if a step needs the whole.
-
-    Keras' Embedding looks up whole rows, and a variable that is written in place is copied before it is
-    read.
-    """
-    graph = tensors.graph
-    start = row["tensor"]
-    if is_in_gradient_scope(row["op"]):
-        start = tensors.forward_tensor(row["op"], row["requested_bytes"])
-
-    flow, ends = tensors.flow_around(start)
-    makers = [op for one in flow if (op := graph.maker_of(one))]
-    kinds = {op.type for op in makers}
-    if any(_KERAS_TABLE in one for op in makers for one in (op.name, *op.inputs)):
-        return None
-
-    takes_rows = "ResourceGather" in kinds and not ends <= _PARTS
-    takes_rows |= "GatherNd" in ends and not kinds.isdisjoint(MATRICES)
-    if not takes_rows:
-        return finding
-
-    return replace(finding, detail=_WITH_ROWS, saves_bytes=None)
 
 
 def _find_resized(
@@ -1283,8 +1267,7 @@ def report_share(
 
 def is_most(analysis: Analysis, rows: pd.DataFrame) -> bool:
     """Say whether buffers are most of the peak, so that their form is its cause."""
-    total = int(rows["requested_bytes"].sum())
-    return total >= _MOST_OF_PEAK * analysis.peak.requested_bytes
+    return sum_requested(rows) >= _MOST_OF_PEAK * analysis.peak.requested_bytes
 
 
 def report_rows(
@@ -1313,5 +1296,5 @@ def report_rows(
 
 
 def _with_size_and_line(title: str, row: dict[str, Any], tensors: Tensors) -> str:
-    size = format_bytes(int(row["requested_bytes"]))
+    size = format_bytes(row["requested_bytes"])
     return f"{title} ({size}){in_brackets(tensors.line_of(row))}"

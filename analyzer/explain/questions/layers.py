@@ -4,7 +4,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from analyzer.explain.analysis import PERSISTENT, Analysis, saved_without_rows
+from analyzer.explain.analysis import (
+    PERSISTENT,
+    Analysis,
+    saved_without_rows,
+    sum_requested,
+)
 from analyzer.explain.buffer_words import is_retained
 from analyzer.explain.questions.amplification import (
     POINTWISE,
@@ -74,7 +79,7 @@ def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     is_wide &= rows["requested_bytes"].isin(sizes)
     at_peak = analysis.at_peak(rows[is_wide])
 
-    if at_peak["requested_bytes"].sum() < analysis.least_bytes:
+    if sum_requested(at_peak) < analysis.least_bytes:
         return
 
     yield report_share(

@@ -50,8 +50,8 @@ def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
 
     if free is not None:
         detail += f" Of the limit, {format_bytes(free)} were free."
-    if free is not None and wanted is not None and wanted <= free:
-        detail += " No free chunk was large enough: the pool is fragmented."
+        if wanted is not None and wanted <= free:
+            detail += " No free chunk was large enough: the pool is fragmented."
 
     asked = "more" if wanted is None else format_bytes(wanted)
 

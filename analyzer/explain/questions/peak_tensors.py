@@ -15,6 +15,7 @@ from analyzer.explain.analysis import (
     Analysis,
     saved_without,
     saved_without_rows,
+    sum_requested,
 )
 from analyzer.explain.buffer_words import (
     describe_largest,
@@ -118,7 +119,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     is_own |= rows["category"] == Category.INPUT
     both = rows.loc[is_own | rows.index.isin(alive.index), _OF_BUFFER]
     freed = _freed_by_half(analysis, both, batch)
-    growing = _sum_of(both[(freed > 0) & both.index.isin(alive.index)])
+    growing = sum_requested(both[(freed > 0) & both.index.isin(alive.index)])
 
     freed = freed.where(is_own[both.index], 0)
     saves = saved_without(analysis, freed, both["born"], both["dies"])
@@ -160,7 +161,7 @@ def find_batch(analysis: Analysis) -> int:
     kept = alive[alive["category"] == Category.ACTIVATION]
     sums = _sum_by_first_axis(kept)
 
-    if sums.empty or sums.max() < _BATCH_RATIO * _sum_of(kept):
+    if sums.empty or sums.max() < _BATCH_RATIO * sum_requested(kept):
         return 0
 
     return int(sums.idxmax())
@@ -238,7 +239,7 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
     is_new = rows["born"].between(steps[-2].last + 1, last)
     left = rows[is_new & (rows["dies"] > last) & (rows["role"] != ELEMENT_ROLE)]
 
-    if left["requested_bytes"].sum() < SMALL_SLOPE_BYTES:
+    if sum_requested(left) < SMALL_SLOPE_BYTES:
         return  # the data set fills its buffers
 
     yield Finding(
@@ -259,7 +260,7 @@ def find_wide_numbers(analysis: Analysis) -> Iterator[Finding]:
     rows = analysis.alive[analysis.alive["dtype"] == "float64"]
     is_wide = analysis.rows["dtype"].isin(("float64", ""))  # temporaries have no type
 
-    if _sum_of(rows) < analysis.least_bytes:
+    if sum_requested(rows) < analysis.least_bytes:
         return
 
     yield report_share(
@@ -302,7 +303,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     whole = rows[is_like_table & is_new]
     at_peak = analysis.at_peak(whole)
 
-    if tables.empty or _sum_of(at_peak) < analysis.least_bytes:
+    if tables.empty or sum_requested(at_peak) < analysis.least_bytes:
         return
 
     state = rows[rows["category"] == Category.OPTIMIZER_STATE]
@@ -352,7 +353,7 @@ def find_eager_results(analysis: Analysis) -> Iterator[Finding]:
     if not is_eager or not trains or not is_most(analysis, rows):
         return
 
-    size = format_bytes(_sum_of(rows))
+    size = format_bytes(sum_requested(rows))
     yield Finding(
         id="from-python",
         severity=Severity.MEDIUM,
@@ -374,14 +375,14 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
     watch = analysis.recording.watch
 
     rows = alive[alive["copied_by"] != ""]
-    saves_bytes = _sum_of(rows)
+    saves_bytes = sum_requested(rows)
     where = ""
 
     if watch is None:
         is_layout = rows["op"].astype(str).str.contains("LayoutOptimizer")
         rows = rows[is_retained(rows) & ~is_layout]
         inputs = alive[alive["category"] == Category.INPUT]
-        saves_bytes = min(_sum_of(inputs), _sum_of(rows))
+        saves_bytes = min(sum_requested(inputs), sum_requested(rows))
     else:
         from analyzer.explain.running.leaks import tensors_left
 
@@ -392,7 +393,7 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
         where = next(iter(holders), watch.where)
 
     least = LOW * analysis.peak.requested_bytes
-    if saves_bytes < least or _sum_of(rows) < analysis.least_bytes:
+    if saves_bytes < least or sum_requested(rows) < analysis.least_bytes:
         return
 
     kinds = rows["op_type"].where(rows["op_type"] != "", rows["op"]).astype(str)
@@ -414,7 +415,7 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     alive = analysis.alive
     peak = analysis.peak.requested_bytes
     slots = alive[alive["category"] == Category.OPTIMIZER_STATE]
-    state = _sum_of(slots)
+    state = sum_requested(slots)
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
     saves = state // 2
 
@@ -441,7 +442,7 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     ]
     at_peak = analysis.at_peak(own[own["role"] != TRIAL_ROLE])
 
-    if _sum_of(at_peak) <= LOW * analysis.peak.requested_bytes:
+    if sum_requested(at_peak) <= LOW * analysis.peak.requested_bytes:
         return
 
     row = at_peak.loc[at_peak["requested_bytes"].idxmax()]
@@ -464,7 +465,3 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
         f"counted here.{advice}",
         own,
     )
-
-
-def _sum_of(rows: pd.DataFrame) -> int:
-    return int(rows["requested_bytes"].sum())

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from analyzer.explain.analysis import Analysis
+from analyzer.explain.analysis import Analysis, sum_requested
 from analyzer.explain.questions.peak_tensors import find_batch
 from analyzer.explain.running.leaks import find_filling
 from analyzer.explain.running.slope import find_own_peak, measure_growth
@@ -95,7 +95,7 @@ def find_filling_stage(
 def _report_constant(analysis: Analysis, one: LargeConstant) -> Finding:
     copies = f"{one.copies} graphs" if one.copies > 1 else "a graph"
     alive = analysis.at_peak(analysis.of_size(one.size_bytes))
-    on_device = int(alive["requested_bytes"].sum())
+    on_device = sum_requested(alive)
 
     return Finding(
         id="data-constant",
@@ -174,7 +174,7 @@ def _report_stage(analysis: Analysis, one: DataStage, *, is_filling: bool) -> Fi
         one_bytes = one.element_bytes or 0
         is_element = alive["requested_bytes"].between(one_bytes // 2, one_bytes)
         elements = alive[is_element & (alive["category"] == "input")]
-        held_bytes = int(elements["requested_bytes"].sum())
+        held_bytes = sum_requested(elements)
         is_full = one.kind == "cache"  # in the end
         saves_bytes = size_bytes if is_full else min(size_bytes, held_bytes) - one_bytes
         severity = analysis.rate(saves_bytes)

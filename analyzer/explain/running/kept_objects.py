@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from analyzer.explain.analysis import PERSISTENT, Analysis
+from analyzer.explain.analysis import PERSISTENT, Analysis, sum_requested
 from analyzer.explain.buffer_words import (
     evidence_row,
     holder_row,
@@ -33,7 +33,7 @@ _ROWS = 8
 
 def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report stored gradient tapes, and persistent or unused tapes that are alive after the step."""
-    size_bytes = _bytes_of_tapes(analysis, watch) if watch.tapes else 0
+    size_bytes = _bytes_of_tapes(analysis, watch)
     size = format_bytes(size_bytes)
 
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
@@ -143,7 +143,7 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
             names.append(held)
             is_known |= is_held
 
-    size_bytes = int(older.loc[is_known, "requested_bytes"].sum())
+    size_bytes = sum_requested(older[is_known])
     if not names or size_bytes < max(_LEAST_NAMED_BYTES, _LEAST_NAMED_RATIO * peak):
         return
 

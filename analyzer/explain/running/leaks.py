@@ -51,7 +51,7 @@ def leaks_by_holder(
         kept = rows[rows["address"].isin(held.addresses)]
         sums = kept.groupby("step", observed=True)["allocated_bytes"].sum()
         steps = len(sums)
-        per_step = int(np.median(sums)) if len(sums) else 0
+        per_step = int(np.median(sums)) if steps else 0
 
         if not held.addresses:  # outside the allocator: memory shared with NumPy
             steps = held.count

@@ -152,7 +152,4 @@ def find_own_peak(recording: Recording) -> int | None:
 
     index = card_number(recording.allocator) or 0
 
-    if index < len(peaks):
-        return peaks[index] or None
-
-    return None
+    return peaks[index] or None if index < len(peaks) else None

@@ -74,10 +74,7 @@ class TargetSpec(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """A short name for folders and headings."""
-        stem = ""
-        if self.path:
-            stem = Path(self.path).name.split(".")[0]
-
+        stem = Path(self.path).name.split(".")[0]
         return re.sub(r"[^\w.-]+", "_", self.attribute or stem or "model")[:60]
 
 

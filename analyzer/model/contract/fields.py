@@ -58,12 +58,6 @@ Signed = Annotated[
 # The state just after a row of the events table; -1 is the state before the first event.
 Instant = Annotated[int, Meta(ge=-1, le=(1 << 40))]
 
-# a time on the trace's clock
-Picoseconds = Annotated[
-    int,
-    Meta(ge=-MOST_TOTAL, le=MOST_TOTAL),
-]
-
 Cell = bool | Signed | float | Text | None  # null for a number that JSON does not have
 EvidenceRow = dict[Name, Cell]  # by column; all rows of a finding have the same columns
 

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import index
@@ -20,6 +19,7 @@ from typing import Annotated, Any, Literal, SupportsIndex
 from msgspec import DecodeError, Meta, Struct, field, to_builtins
 from msgspec.json import encode
 from msgspec.json import format as indented
+from msgspec.structs import asdict
 
 from analyzer.model import __version__
 from analyzer.model.contract.child_messages import Assumption
@@ -30,7 +30,6 @@ from analyzer.model.contract.fields import (
     Instant,
     Lengths,
     Name,
-    Picoseconds,
     ReportRecord,
     Signed,
     Text,
@@ -74,7 +73,7 @@ class StepPeak(TwoSizes, frozen=True, kw_only=True):
     """The peak of one step; ``last_instant`` is below ``first_instant`` if it has no events."""
 
     index: Total
-    number: Picoseconds | None = None
+    number: Signed | None = None
     duration_s: float | None = None
     first_instant: Instant = 0
     last_instant: Instant = -1
@@ -94,16 +93,9 @@ class CategoryBytes(ReportRecord, frozen=True, kw_only=True):
     constant: Total = 0
     unattributed: Total = 0
 
-    @classmethod
-    def of(cls, sizes: Mapping[str, int]) -> CategoryBytes:
-        """Return the record of a mapping from category to bytes."""
-        return cls(
-            **{category.value: sizes.get(category.value, 0) for category in Category}
-        )
-
     def by_category(self) -> dict[str, int]:
         """Return a mapping from category to bytes, in the order of ``Category``."""
-        return {category.value: getattr(self, category.value) for category in Category}
+        return asdict(self)
 
 
 class LayerBytes(CategoryBytes, frozen=True, kw_only=True):
