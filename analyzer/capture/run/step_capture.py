@@ -140,9 +140,7 @@ def describe_capture(
     every, gradients = _mark_ops(observed, function, ops or (), further)
     marks = observed.eager_gradients.items()
     run = RunFile(
-        step=_describe_step(
-            program, observed, is_eager=function is None and tf.executing_eagerly()
-        ),
+        step=_describe_step(program, observed, is_eager=function is None),
         device=_describe_device(),
         threads=note_threads(),
         steps_wanted=capturing.wanted,
@@ -240,7 +238,7 @@ def _describe_step(
         config,
         mode=config.mode or mode,
         optimizer=name_optimizer(program.optimizers),
-        eager=is_eager,
+        eager=is_eager and tf.executing_eagerly(),
         own=not config.mode,
     )
 

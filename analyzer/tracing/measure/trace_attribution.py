@@ -75,13 +75,8 @@ def attribute(
 ) -> tuple[pd.DataFrame, Sharing | None]:
     """Return the table with all labels, and the tensors that share a buffer (None without a graph)."""
     labels = Labels(len(table))
-    earlier = table["address"].isna().to_numpy()
-    labels.fill(earlier, Category.UNATTRIBUTED, "allocated before the trace began")
-    is_stack = table["allocator"].astype(str).map(is_tpu) & (table["op"] == STACK)
-    labels.fill(is_stack.to_numpy(bool), Category.TEMPORARY, STACK_ROLE)
-
     is_handle = (table["op"] == HANDLE).to_numpy()
-    labels.fill(is_handle, Category.CONSTANT, "handle of a variable")
+    _label_by_events(labels, table, is_handle)
     freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
     infer = note.step.infers
 
@@ -98,10 +93,7 @@ def attribute(
     marked = np.append(raw.events["thread"].isin(marking), False)
     python = marked[table["born"].to_numpy()]
     sharing = None
-
-    # Results of a data set's functions wait in its buffers.
-    is_called = table["run_id"].isin(raw.pipeline_ids) & (table["region"] == "output")
-    labels.fill(is_called.to_numpy(), Category.INPUT, ELEMENT_ROLE)
+    _label_elements(labels, table, raw)
 
     if structure is not None:
         tensors = match_outputs(table, structure, freers)
@@ -134,6 +126,21 @@ def attribute(
     )
 
     return labels.apply(table), sharing
+
+
+def _label_by_events(labels: Labels, table: pd.DataFrame, is_handle: Mask) -> None:
+    """Label the buffers whose category their own events show."""
+    earlier = table["address"].isna().to_numpy()
+    labels.fill(earlier, Category.UNATTRIBUTED, "allocated before the trace began")
+    is_stack = table["allocator"].astype(str).map(is_tpu) & (table["op"] == STACK)
+    labels.fill(is_stack.to_numpy(bool), Category.TEMPORARY, STACK_ROLE)
+    labels.fill(is_handle, Category.CONSTANT, "handle of a variable")
+
+
+def _label_elements(labels: Labels, table: pd.DataFrame, raw: RawTrace) -> None:
+    """Label the results of a data set's functions, which wait in its buffers."""
+    is_called = table["run_id"].isin(raw.pipeline_ids) & (table["region"] == "output")
+    labels.fill(is_called.to_numpy(), Category.INPUT, ELEMENT_ROLE)
 
 
 def _label_left(labels: Labels, table: pd.DataFrame, end: int) -> None:
