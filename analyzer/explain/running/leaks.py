@@ -18,6 +18,7 @@ from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.run_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
+from analyzer.model.recording.timeline import find_peak
 from analyzer.model.units import format_bytes, times
 
 # a holder leaks if it keeps tensors of more traced steps than this
@@ -198,7 +199,9 @@ def find_unexplained(
     if watch.step_objects < 2 and growth.trend == "grows" and is_large:
         cause = _find_rare_leak(analysis, watch, growth)
         cause = cause or _find_growing_tensor(analysis, watch, growth)
-        yield cause or _report_unknown_holder(analysis, watch, growth)
+        cause = cause or _report_unknown_holder(analysis, watch, growth)
+        if cause:
+            yield cause
         return
 
     steps = max(len(analysis.recording.steps), 1)
@@ -339,9 +342,20 @@ def _report_unknown_holder(
     analysis: Analysis,
     watch: WatchNote,
     growth: TrendFigures,
-) -> Finding:
+) -> Finding | None:
+    """Report growth that the traced steps confirm: each of them leaves bytes behind.
+
+    Without tensors that are left, levels that change by chance look like a slope in some runs.
+    """
     rows = tensors_left(analysis)
-    rows = rows[rows["step"] < len(analysis.recording.steps) - 1]
+    before_last = range(len(analysis.recording.steps) - 1)
+    rows = rows[rows["step"].isin(before_last)]
+
+    by_step = rows.groupby("step", observed=True)["allocated_bytes"].sum()
+    left_bytes = by_step.reindex(before_last, fill_value=0).median()
+    if not left_bytes >= _EXPLAINS_RATIO * growth.per_step_bytes:
+        return None
+
     sums = rows.groupby("op", observed=True)["allocated_bytes"].sum()
     step = f" (a step is {watch.step}, {watch.where})" if watch.where else ""
     finding = _report_growth(
@@ -357,10 +371,16 @@ def _report_unknown_holder(
 
 def find_larger_call(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report a call besides the steps that needs more memory than all of them."""
-    steps_bytes = analysis.peak_ever.allocated_bytes
+    peaks = [
+        find_peak(analysis.line, step.first, step.last).allocated_bytes
+        for step in analysis.full_steps
+    ]
+    steps_bytes = max(peaks, default=analysis.peak_ever.allocated_bytes)
     own_bytes = find_own_peak(analysis.recording) or 0
     saves = own_bytes - steps_bytes
-    lines = {"", *analysis.rows["source"]} - {watch.where}  # fit validates on its line
+
+    of_steps = analysis.rows[analysis.rows["step"].notna()]
+    lines = {"", *of_steps["source"]} - {watch.where}  # fit validates on its line
 
     if watch.peak_call in lines or saves < LOW * own_bytes:
         return
