@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pandas as pd
 import pytest
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.data_held import find_filling_stage
+from analyzer.explain.running.leaks import find_unexplained
 from analyzer.explain.running.slope import measure_growth
 from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.run_note import (
@@ -52,3 +54,21 @@ def test_a_stage_explains_growth_that_it_may_still_hold(
     watch = seen(MIB, stages=(stage,))
     found = find_filling_stage(traced(kind).recording, watch, trends(watch, kind))
     assert found is (stage if is_cause else None)
+
+
+@pytest.mark.parametrize(("left_bytes", "ids"), [(MIB, ["grows"]), (256, [])])
+def test_a_leak_without_a_holder_needs_tensors_that_outlive_their_step(
+    left_bytes: int, ids: list[str]
+) -> None:
+    rows = pd.DataFrame({"step": range(5), "allocated_bytes": left_bytes})
+    analysis = traced()
+    analysis.recording.events = ()
+    analysis.recording.allocations = rows.assign(
+        dies=0, address=1, category="", op="f", source="", layer=""
+    )
+    watch = seen(MIB)
+    flat = TrendFigures(trend="flat")
+
+    found = find_unexplained(analysis, watch, trends(watch), flat)
+
+    assert [one.id for one in found] == ids
