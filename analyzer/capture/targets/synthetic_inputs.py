@@ -357,9 +357,10 @@ def _fill_axes(
     """Return an input's axes: the batch, and those of its ``--shape`` if it has one."""
     if shape is None and (axes is None or None in axes[1:]):
         usual = [axis or _USUAL_SIZE for axis in axes[1:]] if axes else [224, 224, 3]
+        example = _format_axes(tuple(usual))
         raise TargetError(
             f"The input {name!r} has open axes.",
-            hint=f"Fill them: --shape {name}={_format_axes(tuple(usual))}.",
+            hint=f"Fill them: --shape {name}={example}, or --shape {example} for each such input.",
         )
 
     if shape is not None:
