@@ -313,9 +313,9 @@ def _trace_step(
         place.conclude(result, spec, folder, outputs)
 
     if result.exit_code is not ExitCode.OK and not is_trace:
-        raise typer.Exit(int(result.exit_code))
+        raise typer.Exit(result.exit_code)
     if result.is_over_limit:
-        raise typer.Exit(int(ExitCode.OVER_LIMIT))
+        raise typer.Exit(ExitCode.OVER_LIMIT)
 
 
 def _choose_view(*, is_live: bool) -> ScriptView | None:
@@ -368,7 +368,7 @@ def _trace_script(
             place.conclude(result, spec, folder, outputs)
 
     is_over = result.is_over_limit and not end.status
-    raise ScriptStatus(int(ExitCode.OVER_LIMIT) if is_over else end.status)
+    raise ScriptStatus(ExitCode.OVER_LIMIT if is_over else end.status)
 
 
 def _check_syntax(spec: TargetSpec) -> None:

@@ -386,7 +386,7 @@ def payload(
 
 
 def _readers(
-    graph: GraphIndex | None,
+    graph: GraphIndex,
     table: pd.DataFrame,
     strings: StringTable,
 ) -> tuple[list[list[str]], Columns]:
@@ -400,27 +400,23 @@ def _readers(
     offsets = [0]
     readers = []
 
-    if graph is not None:
-        names = table["tensor"].astype(str).to_numpy(dtype=object)
-        by_tensor = weigh(table).groupby(names).sum().drop("", errors="ignore")
+    names = table["tensor"].astype(str).to_numpy(dtype=object)
+    by_tensor = weigh(table).groupby(names).sum().drop("", errors="ignore")
 
-        for name in map(str, by_tensor.nlargest(MAX_TENSORS).index):
-            consumers = graph.consumers.get(name, [])[:MAX_CONSUMERS]
-            if not consumers:
-                continue
+    for name in map(str, by_tensor.nlargest(MAX_TENSORS).index):
+        consumers = graph.consumers.get(name, [])[:MAX_CONSUMERS]
+        if not consumers:
+            continue
 
-            tensors.append(strings.of(name))
-            readers += [places.setdefault(op, len(places)) for op in consumers]
-            offsets.append(len(readers))
+        tensors.append(strings.of(name))
+        readers += [places.setdefault(op, len(places)) for op in consumers]
+        offsets.append(len(readers))
 
     columns = {
         "graph_tensor": np.array(tensors, dtype=np.int64),
         "graph_offset": np.array(offsets, dtype=np.int64),
         "graph_consumer": np.array(readers, dtype=np.int64),
     }
-
-    if graph is None:
-        return [], columns
 
     ops = [(name, graph.ops[name]) for name in places]
 

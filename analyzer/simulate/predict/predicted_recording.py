@@ -75,7 +75,7 @@ def predict_note(
     ``growth`` are of a card's pool; its default limit if None.
     """
     structure = index_note_graph(note)
-    if structure is None:
+    if not note.ops:
         raise TraceError(
             "The note has no graph to predict from.",
             hint="Estimate again.",
