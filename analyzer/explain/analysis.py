@@ -14,6 +14,7 @@ from analyzer.cards.catalogue import Gpu, look_up_gpu
 from analyzer.explain.buffer_words import NO_USE
 from analyzer.explain.saving_limit import limit_of
 from analyzer.model.contract.report_file import (
+    Basis,
     CardUse,
     OtherSettings,
     Outcome,
@@ -62,6 +63,13 @@ MEDIUM = 0.05
 LOW = 0.01
 
 
+NOT_JUDGED = VerdictFigures(
+    outcome=Outcome.NO_LIMIT,
+    basis=Basis.MEASURED,
+    headline="",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
     """A recording with its peak; findings are made from it."""
@@ -85,8 +93,8 @@ class Analysis:
     pool_ever_bytes: int | None = None
     pool_timeline: tuple[PoolChange, ...] = ()
     what_if: OtherSettings | None = None
-    # whether the step fits a card or a limit; None before ``judge``
-    verdict: VerdictFigures | None = None
+    # whether the step fits a card or a limit; ``judge`` decides
+    verdict: VerdictFigures = NOT_JUDGED
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -110,7 +118,7 @@ class Analysis:
         share = saves_bytes / self.limit_bytes
         if share < LOW:
             return Severity.INFO
-        fits = self.verdict is not None and self.verdict.outcome is Outcome.FITS
+        fits = self.verdict.outcome is Outcome.FITS
 
         if share < MEDIUM or fits:
             return Severity.LOW

@@ -131,16 +131,13 @@ def _compare_categories(a: ReportFile, b: ReportFile) -> tuple[CategoryOfBoth, .
 def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
     """Return the need and the peaks; no need if only one of them is a process."""
     sizes_b = _sizes_of(b)
-    has_process = [
-        _is_program_on_cpu(one) or (one.verdict is not None and one.verdict.card)
-        for one in (a, b)
-    ]
+    has_process = [_is_program_on_cpu(one) or bool(one.verdict.card) for one in (a, b)]
 
     rows = []
 
     for number, size_a in _sizes_of(a).items():
         size_b = sizes_b[number]
-        is_unlike = number == "needs" and bool(has_process[0]) != bool(has_process[1])
+        is_unlike = number == "needs" and has_process[0] != has_process[1]
         if not is_unlike and (size_a is not None or size_b is not None):
             rows.append(PeakOfBoth(number=number, **_difference(size_a, size_b)))
 
@@ -161,7 +158,7 @@ def _sizes_of(report: ReportFile) -> dict[Number, int | None]:
 
     if report.program is not None and _is_program_on_cpu(report):
         need = report.program.process_peak_bytes
-    elif report.verdict is not None and report.device.kind != "cpu":
+    elif report.device.kind != "cpu":
         need = report.verdict.need_bytes
 
     return {

@@ -506,7 +506,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     step: StepConfig = StepConfig()
     allocator: Name = ""  # TensorFlow's name of the allocator of all figures
     peak: PeakFigures  # of the steady step
-    peak_ever: PeakEver | None = None
+    peak_ever: PeakEver
     steps: tuple[StepPeak, ...] = ()
     resident: TwoSizes = TwoSizes(requested_bytes=0, allocated_bytes=0)
     categories_at_peak: CategoryBytes  # requested bytes at the requested peak
@@ -514,7 +514,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     ops: tuple[OpBytes, ...] = ()
     tensors_at_peak: tuple[TensorAtPeak, ...] = ()  # the largest first
     pool_timeline: tuple[PoolChange, ...] = ()
-    verdict: VerdictFigures | None = None
+    verdict: VerdictFigures
     fits: Fits = None
     what_if: OtherSettings | None = None
     findings: tuple[Finding, ...] = ()

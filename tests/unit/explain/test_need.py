@@ -254,6 +254,5 @@ def test_a_peak_outside_the_traced_steps_leaves_fragmentation_unknown(
     watch = WatchNote(own_peaks=(2 * GIB,))
     analysis = replace(analysis, recording=replace(analysis.recording, watch=watch))
     verdict = judge(analysis, limit * GIB).verdict
-    assert verdict is not None
     assert verdict.outcome is outcome
     assert "needs at least 2.00 GiB of" in verdict.headline
