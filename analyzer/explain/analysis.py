@@ -292,9 +292,9 @@ def count_live_bytes_without(
     first = analysis.first
 
     count = len(held)
-    start = np.clip(np.asarray(gone_from, dtype=np.int64) - first, 0, count)
-    end = np.clip(np.asarray(gone_until, dtype=np.int64) - first, 0, count)
-    size = np.where(end > start, np.asarray(sizes, dtype=np.int64), 0)
+    start = np.clip(np.asarray(gone_from, np.int64) - first, 0, count)
+    end = np.clip(np.asarray(gone_until, np.int64) - first, 0, count)
+    size = np.where(end > start, np.asarray(sizes, np.int64), 0)
 
     return held - running_sum(start - 1, end - 1, size, count - 1)
 

@@ -207,7 +207,7 @@ def _matched_rows(
 
 def _sum_by(alive: pd.DataFrame, column: str) -> pd.Series:
     """Return the requested bytes of buffers by the text in a column."""
-    texts = alive[column].astype(str).to_numpy(dtype=object)
+    texts = alive[column].astype(str).to_numpy(object)
     return alive["requested_bytes"].groupby(texts).sum()
 
 

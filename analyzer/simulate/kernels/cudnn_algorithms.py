@@ -11,7 +11,7 @@ benchmarks/card). docs/accuracy.md states how well they agree.
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -47,13 +47,16 @@ def next_power_of_two(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
+Axes: TypeAlias = tuple[int, ...]  # sizes of the axes of a tensor
+
+
 class Convolution(msgspec.Struct, frozen=True, kw_only=True):
     """Shapes of one call of cuDNN."""
 
     direction: str  # one of ``PASSES``
-    image: tuple[int, ...]  # batch, channels and axes of the convolved tensor
-    kernel: tuple[int, ...]  # filters and axes of the filter
-    result: tuple[int, ...]  # axes of the forward output
+    image: Axes  # batch, channels and axes of the convolved tensor
+    kernel: Axes  # filters and axes of the filter
+    result: Axes  # axes of the forward output
     groups: int = 1  # the largest of each over the axes
     stride: int = 1
     dilation: int = 1
@@ -177,11 +180,14 @@ class Offer(NamedTuple):
     name: str = ""
 
 
+# None of an algorithm that cannot compute a convolution.
+MaybeOffer: TypeAlias = Offer | None
+
 # Algorithms with at most this factor of the shortest modelled time may be the fastest on a card.
 LIKELY = 2.0
 
-# Return the offer of an algorithm for a convolution; None if it cannot compute it.
-Algorithm = Callable[[ConvolutionOnCard], Offer | None]
+# Return the offer of an algorithm for a convolution.
+Algorithm = Callable[[ConvolutionOnCard], MaybeOffer]
 
 # Architectures of the cards with measured times.
 CALIBRATED_CAPABILITIES = ("6.0", "6.1", "7.0", "7.5")
@@ -285,7 +291,7 @@ def _offsets_bytes(on: ConvolutionOnCard) -> int:
     return 4 * points + 4 * (points // 2 + 2)
 
 
-def find_plain(on: ConvolutionOnCard) -> Offer | None:
+def find_plain(on: ConvolutionOnCard) -> MaybeOffer:
     """``implicit_convolve_sgemm``, ``dgrad_engine`` and ``wgrad_alg0_engine``: always 0."""
     if not on.has_cuda_core_algorithms:
         return None
@@ -313,7 +319,7 @@ def find_plain(on: ConvolutionOnCard) -> Offer | None:
     )
 
 
-def find_precomputed(on: ConvolutionOnCard) -> Offer | None:
+def find_precomputed(on: ConvolutionOnCard) -> MaybeOffer:
     """Implicit GEMM with precomputed offsets (``scudnn_*_relu_*``): 396 of 396 rows."""
     if not (on.is_forward and on.has_cuda_core_algorithms):
         return None
@@ -330,7 +336,7 @@ def find_precomputed(on: ConvolutionOnCard) -> Offer | None:
     )
 
 
-def find_strided(on: ConvolutionOnCard) -> Offer | None:
+def find_strided(on: ConvolutionOnCard) -> MaybeOffer:
     """``scudnn_*stridedB*``: 67 of 67 rows."""
     if not (on.is_input_gradient and on.has_cuda_core_algorithms):
         return None
@@ -348,7 +354,7 @@ def find_strided(on: ConvolutionOnCard) -> Offer | None:
     )
 
 
-def find_split_k(on: ConvolutionOnCard) -> Offer | None:
+def find_split_k(on: ConvolutionOnCard) -> MaybeOffer:
     """``stridedB_splitK``: 181 of 181 rows; the kernel's name has its tile, here 64 filters."""
     if not (on.is_filter_gradient and on.has_cuda_core_algorithms):
         return None
@@ -380,7 +386,7 @@ def _count_tiles(on: ConvolutionOnCard, side: int) -> int:
     return pad(on.batch, 16) * rows * divide_up(on.written_width, side)
 
 
-def find_winograd_4x4(on: ConvolutionOnCard) -> Offer | None:
+def find_winograd_4x4(on: ConvolutionOnCard) -> MaybeOffer:
     """``winograd_nonfused``, 4x4 tiles of a 3x3 filter: all rows."""
     return _find_winograd(
         on,
@@ -398,7 +404,7 @@ def find_winograd_4x4(on: ConvolutionOnCard) -> Offer | None:
     )
 
 
-def find_winograd_9x9(on: ConvolutionOnCard) -> Offer | None:
+def find_winograd_9x9(on: ConvolutionOnCard) -> MaybeOffer:
     """``winograd_nonfused``, 9x9 tiles of a 5x5 filter: all rows."""
     return _find_winograd(
         on,
@@ -425,7 +431,7 @@ def _find_winograd(
     share: float,
     factors: tuple[float, float, float, float],
     launch: float,
-) -> Offer | None:
+) -> MaybeOffer:
     """Return ``winograd_nonfused``; its transformed tensors are float32, one for each product."""
     if not _is_winograd(on, window=window) or (
         on.uses_tensor_cores and not on.is_filter_gradient
@@ -448,7 +454,7 @@ def _find_winograd(
     )
 
 
-def find_winograd_fused(on: ConvolutionOnCard) -> Offer | None:
+def find_winograd_fused(on: ConvolutionOnCard) -> MaybeOffer:
     """``generateWinogradTiles``: 538 of 538 rows."""
     if on.is_filter_gradient or on.uses_tensor_cores or not _is_winograd(on, window=3):
         return None
@@ -484,7 +490,7 @@ def _tries_fft(on: ConvolutionOnCard) -> bool:
     return on.window_area > 1 or has_power_of_two or is_large_filter
 
 
-def find_fft(on: ConvolutionOnCard) -> Offer | None:
+def find_fft(on: ConvolutionOnCard) -> MaybeOffer:
     """``fft2d_r2c`` with one tile: 433 of 433 rows.
 
     The constant for 256 points is fitted to one layer.
@@ -532,7 +538,7 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
     )
 
 
-def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
+def find_fft_tiling(on: ConvolutionOnCard) -> MaybeOffer:
     """FFT of 32x32 tiles, which is tried beside tensor cores: 48 of 48 rows."""
     side = max(on.window_height, on.window_width)
     is_tried = on.is_input_gradient and on.uses_tensor_cores
@@ -578,7 +584,7 @@ def _find_share_without_copies(on: ConvolutionOnCard) -> float:
     return 0.6 if on.channels <= 4 else 0.03
 
 
-def find_tensor_cores(on: ConvolutionOnCard) -> Offer | None:
+def find_tensor_cores(on: ConvolutionOnCard) -> MaybeOffer:
     """Tensor cores on the caller's tensors."""
     if not on.uses_tensor_cores:
         return None
@@ -593,7 +599,7 @@ def find_tensor_cores(on: ConvolutionOnCard) -> Offer | None:
     return Offer(0, 1 / share)
 
 
-def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> Offer | None:
+def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> MaybeOffer:
     """Tensor cores on copies of image and filter; the result is written in the caller's order."""
     if not on.uses_tensor_cores or on.is_filter_gradient:
         return None
@@ -611,7 +617,7 @@ def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> Offer | None:
     return Offer(on.image_copy_bytes + on.kernel_copy_bytes + 16, 1 / share)
 
 
-def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
+def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> MaybeOffer:
     """Tensor cores on copies of all tensors."""
     if not on.uses_tensor_cores:
         return None
@@ -633,7 +639,7 @@ def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
     return Offer(copies + 16, 1 / share)
 
 
-def find_tensor_cores_split_k(on: ConvolutionOnCard) -> Offer | None:
+def find_tensor_cores_split_k(on: ConvolutionOnCard) -> MaybeOffer:
     """Partial sums in float32: one for each example of a product, else enough to fill the card."""
     if not (on.uses_tensor_cores and on.is_filter_gradient):
         return None

@@ -255,9 +255,9 @@ def _attribute(
         labels,
         table,
         schedule.steps,
-        np.zeros(len(table), dtype=np.int8),
+        np.zeros(len(table), np.int8),
         np.array([], np.int64),
-        np.zeros(len(table), dtype=bool),
+        np.zeros(len(table), bool),
         infer=infer,
         jit=False,
     )

@@ -69,7 +69,13 @@ from analyzer.tracing.parse.run_folder import (
     index_note_graph,
     read_run,
 )
-from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
+from analyzer.tracing.parse.xplane import (
+    WATCHED_STEP,
+    RawTrace,
+    Span,
+    Spans,
+    read_trace,
+)
 from analyzer.tracing.xla.compiled_modules import (
     describe_modules,
     divide_temporaries,
@@ -369,7 +375,7 @@ def _describe_allocators(events: pd.DataFrame, main: str) -> Iterator[str]:
         yield f"Peaks of allocators beside {main}: {', '.join(others)}."
 
 
-def _find_step_marks(raw: RawTrace, note: RunNote) -> tuple[Span, ...]:
+def _find_step_marks(raw: RawTrace, note: RunNote) -> Spans:
     """Return the step marks; in a watched program only the capture's, or one for its whole run."""
     if note.watch is None:
         return raw.step_markers

@@ -194,8 +194,8 @@ def _label_marked(
     raw: RawTrace,
 ) -> npt.NDArray[np.int8]:
     """Label the layers that the capture marked; return the phase of each buffer's birth."""
-    born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
-    phases = np.zeros(len(table), dtype=np.int8)
+    born_ps = table["born_ps"].fillna(-1).to_numpy(np.int64)
+    phases = np.zeros(len(table), np.int8)
 
     for span in find_marks(raw.markers, "phase"):
         number = _PHASES.get(str(span.stats.get("phase")), 0)

@@ -11,7 +11,7 @@ allocator, without steps, kernels and runs of ops.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -77,13 +77,16 @@ class Span:
     stats: dict[str, int | float | str]
 
 
+Spans: TypeAlias = tuple[Span, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class RawTrace:
     """The memory events, marks and op runs of a trace."""
 
     events: pd.DataFrame  # table with the columns of ``EVENTS``, sorted by time
-    step_markers: tuple[Span, ...]
-    markers: tuple[Span, ...]
+    step_markers: Spans
+    markers: Spans
     # On the host: ``op``, ``start_ps``, ``end_ps``, ``thread``, by start
     op_runs: pd.DataFrame
     # The same for calls of iterators and of their functions
@@ -96,7 +99,7 @@ class RawTrace:
     kernels: pd.DataFrame
     # Runs of functions; see ``KernelColumns.function_runs``
     function_runs: pd.DataFrame
-    calls: tuple[Span, ...] = ()
+    calls: Spans = ()
     # Properties such as ``core_count``
     cards: tuple[Mapping[str, int | float | str], ...] = ()
     damages: tuple[DamageRow, ...] = ()
@@ -321,7 +324,7 @@ class _Reading:
             thread=line + 1,
         )
 
-    def _sort(self, name: str, base_ps: Positions) -> tuple[Span, ...]:
+    def _sort(self, name: str, base_ps: Positions) -> Spans:
         """Return the spans with a name by time, on the trace's clock."""
         moved = []
 
