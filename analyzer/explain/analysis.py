@@ -14,7 +14,6 @@ from analyzer.cards.catalogue import Gpu, look_up_gpu
 from analyzer.explain.buffer_words import NO_USE
 from analyzer.explain.saving_limit import limit_of
 from analyzer.model.contract.report_file import (
-    Basis,
     CardUse,
     OtherSettings,
     Outcome,
@@ -63,11 +62,7 @@ MEDIUM = 0.05
 LOW = 0.01
 
 
-NOT_JUDGED = VerdictFigures(
-    outcome=Outcome.NO_LIMIT,
-    basis=Basis.MEASURED,
-    headline="",
-)
+NOT_JUDGED = VerdictFigures(outcome=Outcome.NO_LIMIT, headline="")
 
 
 @dataclass(frozen=True, kw_only=True)

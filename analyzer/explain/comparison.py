@@ -21,7 +21,6 @@ from analyzer.model.contract.report_file import (
     CurvesOfBoth,
     DiffFile,
     DiffSide,
-    Kind,
     LayerOfBoth,
     Number,
     OpOfBoth,
@@ -36,12 +35,6 @@ from analyzer.tracing.derive.op_names import match_names
 
 # Points of each curve: the instant with the most requested bytes in each part of the step.
 TIMELINE_COLUMNS = 800
-
-KIND_WORDS = {
-    Kind.ESTIMATE: "predicted",
-    Kind.TRACE: "measured",
-    Kind.SIMULATED_CARD: "simulated card",
-}
 
 # share of the second peak below which the programs are different
 _LEAST_SHARED = 0.1
@@ -227,7 +220,7 @@ def _difference(a_bytes: int | None, b_bytes: int | None) -> dict[str, Any]:
 
 def _label(report: ReportFile) -> str:
     batch = f"batch {report.step.batch_size}" if report.step.batch_size else ""
-    words = (report.target.name, KIND_WORDS[report.kind], batch)
+    words = (report.target.name, report.kind.basis, batch)
     return ", ".join(filter(None, words))
 
 

@@ -51,12 +51,6 @@ _TONES: dict[Outcome, Tone] = {
     Outcome.CANNOT_TELL: "warning",
 }
 
-_BASES = {
-    Kind.TRACE: "measured",
-    Kind.ESTIMATE: "predicted",
-    Kind.SIMULATED_CARD: "simulated",
-}
-
 _LARGEST = 3  # categories in a verdict
 LEAST_RATIO = 0.01  # of the peak, of a category that is shown
 
@@ -326,18 +320,12 @@ def versions_line(versions: Mapping[str, str]) -> str:
     return " · ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def basis_of(report: ReportFile) -> str:
-    """Return whether the figures are ``measured``, ``predicted`` or ``simulated``."""
-    return _BASES[report.kind]
-
-
 def basis_words(report: ReportFile) -> str:
     """Return whether the figures were measured or predicted, and for which device."""
-    basis = basis_of(report)
     preposition = "on" if report.kind is Kind.TRACE else "for"
     device = report.device.name or report.device.kind or "an unnamed device"
 
-    return f"{basis} {preposition} {device}"
+    return f"{report.kind.basis} {preposition} {device}"
 
 
 def list_shares(report: ReportFile) -> list[tuple[str, str, int, float]]:

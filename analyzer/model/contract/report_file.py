@@ -218,14 +218,6 @@ class NeedOf(Choice):
     ALLOCATED = "allocated peak"
 
 
-class Basis(Choice):
-    """Origin of the figures: a measured run, a prediction, or a run on a simulated card."""
-
-    MEASURED = "measured"
-    PREDICTED = "predicted"
-    SIMULATED_CARD = "simulated_card"
-
-
 class LifePhase(Choice):
     """A part of the process' life, in order."""
 
@@ -299,7 +291,6 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     """Whether the step fits."""
 
     outcome: Outcome
-    basis: Basis
     limit_of: LimitOf | None = None
     card: Text | None = None
     # the card's memory, or the user's limit of the pool
@@ -367,6 +358,18 @@ class Kind(Choice):
     def ran(self) -> bool:
         """Whether TensorFlow ran the step, so that there are allocator events."""
         return self is not Kind.ESTIMATE
+
+    @property
+    def basis(self) -> str:
+        """The kind in a word for users."""
+        return _BASES[self]
+
+
+_BASES = {
+    Kind.TRACE: "measured",
+    Kind.ESTIMATE: "predicted",
+    Kind.SIMULATED_CARD: "simulated",
+}
 
 
 class Device(Struct, frozen=True, kw_only=True):

@@ -49,7 +49,6 @@ from analyzer.report.actions import change_items
 from analyzer.report.answer import (
     CATEGORY_LABELS,
     answer_tone,
-    basis_of,
     error_line,
     list_details,
     list_reasons,
@@ -162,7 +161,7 @@ def render(
         if report.target.kind == TargetKind.TRACE
         else report.next_command,
         document=report,
-        basis=basis_of(report),
+        basis=report.kind.basis,
         tone=answer_tone(report),
         answer=report.answer,
         notices=notices_of(report),
@@ -190,7 +189,7 @@ def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> 
     text = template.render(
         document=report,
         comparison=comparison,
-        basis=basis_of(report),
+        basis=report.kind.basis,
         answer=report.answer,
         notices=notices_of(report),
         shares=list_shares(report),
