@@ -119,7 +119,7 @@ class Outputs(PageOutputs):
         if is_stuck and result.folder is not None:
             command = name_command(result.report)
             words = ("analyze", command, str(result.folder), "--html", REPORT_HTML)
-            has_page = self.html or (result.folder / REPORT_HTML).exists()
+            has_page = (result.folder / REPORT_HTML).exists()
             following = "" if has_page else shlex.join(words)
             report = structs.replace(result.report, next_command=following)
             result = replace(result, report=report)

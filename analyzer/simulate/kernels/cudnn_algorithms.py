@@ -10,7 +10,7 @@ benchmarks/card). docs/accuracy.md states how well they agree.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -73,6 +73,7 @@ class ConvolutionOnCard:
 
     def __init__(self, call: Convolution, gpu: Gpu) -> None:
         self.call = call
+        self.place = PASSES.index(call.direction)
         self.is_forward = call.direction == "forward"
         self.is_input_gradient = call.direction == "input_gradient"
         self.is_filter_gradient = call.direction == "filter_gradient"
@@ -386,53 +387,20 @@ def _count_tiles(on: ConvolutionOnCard, side: int) -> int:
     return pad(on.batch, 16) * rows * divide_up(on.written_width, side)
 
 
-def find_winograd_4x4(on: ConvolutionOnCard) -> MaybeOffer:
-    """``winograd_nonfused``, 4x4 tiles of a 3x3 filter: all rows."""
-    return _find_winograd(
-        on,
-        window=3,
-        tile=4,
-        products=36,
-        share=_select(
-            on,
-            forward=0.594,
-            input_gradient=0.786,
-            filter_gradient=1.21,
-        ),
-        factors=(0.996, 2.64, 1.59, 1.51),
-        launch=44,
-    )
-
-
-def find_winograd_9x9(on: ConvolutionOnCard) -> MaybeOffer:
-    """``winograd_nonfused``, 9x9 tiles of a 5x5 filter: all rows."""
-    return _find_winograd(
-        on,
-        window=5,
-        tile=9,
-        products=169,
-        share=_select(
-            on,
-            forward=0.402,
-            input_gradient=0.354,
-            filter_gradient=1.9,
-        ),
-        factors=(1.01, 1.36, 1.23, 0.873),
-        launch=58.7,
-    )
-
-
-def _find_winograd(
+def find_winograd(
     on: ConvolutionOnCard,
     *,
     window: int,
     tile: int,
     products: int,
-    share: float,
+    shares: tuple[float, float, float],
     factors: tuple[float, float, float, float],
     launch: float,
 ) -> MaybeOffer:
-    """Return ``winograd_nonfused``; its transformed tensors are float32, one for each product."""
+    """``winograd_nonfused``; its transformed tensors are float32, one for each product: all rows.
+
+    The filter has the sides ``window``, a tile of the result the sides ``tile``.
+    """
     if not _is_winograd(on, window=window) or (
         on.uses_tensor_cores and not on.is_filter_gradient
     ):
@@ -445,7 +413,7 @@ def _find_winograd(
     return _make_offer(
         on,
         workspace,
-        share=share,
+        share=shares[on.place],
         factors=factors,
         launch=launch,
         product=_find_transformed_product(on, tiles),
@@ -523,12 +491,7 @@ def find_fft(on: ConvolutionOnCard) -> MaybeOffer:
     return _make_offer(
         on,
         workspace,
-        share=_select(
-            on,
-            forward=0.735,
-            input_gradient=1.05,
-            filter_gradient=1.52,
-        ),
+        share=(0.735, 1.05, 1.52)[on.place],
         factors=(1.72, 4.43, 1.97, 1.81),
         launch=9.51,
         product=_find_transformed_product(on, on.batch),
@@ -662,27 +625,30 @@ def find_tensor_cores_split_k(on: ConvolutionOnCard) -> MaybeOffer:
     return Offer(workspace + 16, 1 / 0.85)
 
 
-def _select(
-    on: ConvolutionOnCard,
-    *,
-    forward: float,
-    input_gradient: float,
-    filter_gradient: float,
-) -> float:
-    if on.is_forward:
-        return forward
-
-    return input_gradient if on.is_input_gradient else filter_gradient
-
-
 # Algorithms in the order in which TensorFlow tries them.
 ALGORITHMS: dict[str, Algorithm] = {
     "precomputed": find_precomputed,
     "plain": find_plain,
     "strided": find_strided,
     "split-k": find_split_k,
-    "winograd-4x4": find_winograd_4x4,
-    "winograd-9x9": find_winograd_9x9,
+    "winograd-4x4": partial(
+        find_winograd,
+        window=3,
+        tile=4,
+        products=36,
+        shares=(0.594, 0.786, 1.21),
+        factors=(0.996, 2.64, 1.59, 1.51),
+        launch=44,
+    ),
+    "winograd-9x9": partial(
+        find_winograd,
+        window=5,
+        tile=9,
+        products=169,
+        shares=(0.402, 0.354, 1.9),
+        factors=(1.01, 1.36, 1.23, 0.873),
+        launch=58.7,
+    ),
     "winograd-fused": find_winograd_fused,
     "fft": find_fft,
     "fft-tiling": find_fft_tiling,
