@@ -1,7 +1,8 @@
 """cuDNN's algorithms for a convolution: the workspace of each, and the time that decides between them.
 
-Each function in ``ALGORITHMS`` describes one algorithm. Workspaces are closed forms; times and shares
-are calibrated. The docstrings state how many measured workspaces ("rows") are exact.
+Each function in ``CUDA_CORE_ALGORITHMS`` and ``TENSOR_CORE_ALGORITHMS`` describes one. Workspaces are
+closed forms; times and shares are calibrated, one for each pass in the order of ``PASSES``. The
+docstrings state how many measured workspaces ("rows") are exact.
 
 Sources: workspaces and kernels of 168 public profiler traces (TensorFlow 2.3 to 2.4.1; V100, P100, T4,
 GTX 1080, GTX 1060, RTX 2060), of NVIDIA's mnistCUDNN sample on newer cards (cuDNN 8.0 to 9.10), of
@@ -294,35 +295,25 @@ def _offsets_bytes(on: ConvolutionOnCard) -> int:
 
 def find_plain(on: ConvolutionOnCard) -> MaybeOffer:
     """``implicit_convolve_sgemm``, ``dgrad_engine`` and ``wgrad_alg0_engine``: always 0."""
-    if not on.has_cuda_core_algorithms:
-        return None
-
-    if on.is_forward:
-        return _make_offer(
-            on,
-            0,
-            share=0.55,
-            factors=(0.902, 1.49, 0.882, 0.67),
-            launch=54,
-        )
-
-    if on.is_input_gradient:
-        factors = (0.999, 1.98, 1.1, 0.784)
-        return _make_offer(on, 0, share=0.777, factors=factors, launch=181)
+    factors = (
+        (0.902, 1.49, 0.882, 0.67),
+        (0.999, 1.98, 1.1, 0.784),
+        (0.804, 2.64, 1.33, 0.573),
+    )
 
     return _make_offer(
         on,
         0,
-        share=0.779,
-        factors=(0.804, 2.64, 1.33, 0.573),
-        launch=101,
-        splits=True,
+        share=(0.55, 0.777, 0.779)[on.place],
+        factors=factors[on.place],
+        launch=(54, 181, 101)[on.place],
+        splits=on.is_filter_gradient,
     )
 
 
 def find_precomputed(on: ConvolutionOnCard) -> MaybeOffer:
     """Implicit GEMM with precomputed offsets (``scudnn_*_relu_*``): 396 of 396 rows."""
-    if not (on.is_forward and on.has_cuda_core_algorithms):
+    if not on.is_forward:
         return None
 
     kernel_bytes = 4 * on.filters * on.channels * on.window_area
@@ -339,7 +330,7 @@ def find_precomputed(on: ConvolutionOnCard) -> MaybeOffer:
 
 def find_strided(on: ConvolutionOnCard) -> MaybeOffer:
     """``scudnn_*stridedB*``: 67 of 67 rows."""
-    if not (on.is_input_gradient and on.has_cuda_core_algorithms):
+    if not on.is_input_gradient:
         return None
 
     image_bytes = 4 * on.batch * on.channels * on.height * on.width
@@ -357,7 +348,7 @@ def find_strided(on: ConvolutionOnCard) -> MaybeOffer:
 
 def find_split_k(on: ConvolutionOnCard) -> MaybeOffer:
     """``stridedB_splitK``: 181 of 181 rows; the kernel's name has its tile, here 64 filters."""
-    if not (on.is_filter_gradient and on.has_cuda_core_algorithms):
+    if not on.is_filter_gradient:
         return None
 
     taps = on.channels * on.window_area
@@ -378,7 +369,7 @@ def find_split_k(on: ConvolutionOnCard) -> MaybeOffer:
 
 def _is_winograd(on: ConvolutionOnCard, window: int) -> bool:
     is_square = on.window_height == on.window_width == window
-    return on.has_cuda_core_algorithms and on.is_dense and is_square
+    return on.is_dense and is_square
 
 
 def _count_tiles(on: ConvolutionOnCard, side: int) -> int:
@@ -465,7 +456,7 @@ def find_fft(on: ConvolutionOnCard) -> MaybeOffer:
     """
     side = max(next_power_of_two(on.full_side), 16)
 
-    if not (on.has_cuda_core_algorithms and on.is_dense and side <= 256):
+    if not on.is_dense or side > 256:
         return None
     if on.uses_tensor_cores and not _tries_fft(on):
         return None
@@ -505,9 +496,7 @@ def find_fft_tiling(on: ConvolutionOnCard) -> MaybeOffer:
     """FFT of 32x32 tiles, which is tried beside tensor cores: 48 of 48 rows."""
     side = max(on.window_height, on.window_width)
     is_tried = on.is_input_gradient and on.uses_tensor_cores
-    is_offered = (
-        on.has_cuda_core_algorithms and on.call.dilation == 1 and on.call.stride <= 2
-    )
+    is_offered = on.call.dilation == 1 and on.call.stride <= 2
 
     if not (is_tried and is_offered and 1 < side <= 32):
         return None
@@ -549,9 +538,6 @@ def _find_share_without_copies(on: ConvolutionOnCard) -> float:
 
 def find_tensor_cores(on: ConvolutionOnCard) -> MaybeOffer:
     """Tensor cores on the caller's tensors."""
-    if not on.uses_tensor_cores:
-        return None
-
     share = _find_share_without_copies(on)
 
     if on.is_filter_gradient and on.call.channels_last:
@@ -564,7 +550,7 @@ def find_tensor_cores(on: ConvolutionOnCard) -> MaybeOffer:
 
 def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> MaybeOffer:
     """Tensor cores on copies of image and filter; the result is written in the caller's order."""
-    if not on.uses_tensor_cores or on.is_filter_gradient:
+    if on.is_filter_gradient:
         return None
 
     if on.call.channels_last:
@@ -582,8 +568,6 @@ def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> MaybeOffer:
 
 def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> MaybeOffer:
     """Tensor cores on copies of all tensors."""
-    if not on.uses_tensor_cores:
-        return None
     if on.is_filter_gradient and not on.is_pointwise:
         return None
 
@@ -604,7 +588,7 @@ def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> MaybeOffer:
 
 def find_tensor_cores_split_k(on: ConvolutionOnCard) -> MaybeOffer:
     """Partial sums in float32: one for each example of a product, else enough to fill the card."""
-    if not (on.uses_tensor_cores and on.is_filter_gradient):
+    if not on.is_filter_gradient:
         return None
 
     taps = on.padded_channels * on.window_points
@@ -625,8 +609,8 @@ def find_tensor_cores_split_k(on: ConvolutionOnCard) -> MaybeOffer:
     return Offer(workspace + 16, 1 / 0.85)
 
 
-# Algorithms in the order in which TensorFlow tries them.
-ALGORITHMS: dict[str, Algorithm] = {
+# Algorithms in the order in which TensorFlow tries them: those on CUDA cores come first.
+CUDA_CORE_ALGORITHMS: dict[str, Algorithm] = {
     "precomputed": find_precomputed,
     "plain": find_plain,
     "strided": find_strided,
@@ -652,6 +636,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "winograd-fused": find_winograd_fused,
     "fft": find_fft,
     "fft-tiling": find_fft_tiling,
+}
+TENSOR_CORE_ALGORITHMS: dict[str, Algorithm] = {
     "tensor-cores": find_tensor_cores,
     "tensor-cores-two-copies": find_tensor_cores_two_copies,
     "tensor-cores-three-copies": find_tensor_cores_three_copies,
@@ -676,9 +662,16 @@ def find_offers(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Offer, .
     (``BestCudnnConvAlgorithm`` in ``gpu_utils.cc``).
     """
     on = ConvolutionOnCard(call, gpu)
+    algorithms: dict[str, Algorithm] = {}
+
+    if on.has_cuda_core_algorithms:
+        algorithms |= CUDA_CORE_ALGORITHMS
+    if on.uses_tensor_cores:
+        algorithms |= TENSOR_CORE_ALGORITHMS
+
     found: list[Offer] = []
 
-    for name, algorithm in ALGORITHMS.items():
+    for name, algorithm in algorithms.items():
         offer = algorithm(on)
         if offer is not None and offer.bytes <= limit_bytes:
             found.append(offer._replace(name=name))
