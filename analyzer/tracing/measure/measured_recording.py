@@ -74,6 +74,7 @@ from analyzer.tracing.parse.xplane import (
     RawTrace,
     Span,
     Spans,
+    Statistic,
     read_trace,
 )
 from analyzer.tracing.xla.compiled_modules import (
@@ -558,7 +559,7 @@ def _warn_about_cut(table: pd.DataFrame, allocator: str) -> list[str]:
 _TOLERANCE = 0.06  # of a card's memory, relative to the catalogue's figure
 
 
-def name_card(facts: Mapping[str, int | float | str]) -> str:
+def name_card(facts: Mapping[str, Statistic]) -> str:
     """Return a card's name, or its properties if no known card has them; empty without properties."""
     units = int(facts.get("core_count", 0))
     memory = int(facts.get("memory_size", 0))

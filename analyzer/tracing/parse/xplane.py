@@ -66,6 +66,9 @@ _MODULES = b"/host:metadata"
 _MOST_STEPS = 200_000
 
 
+Statistic: TypeAlias = int | float | str  # of a plane or an event
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """A named interval on one thread."""
@@ -74,7 +77,7 @@ class Span:
     start_ps: int  # picoseconds on the trace's clock
     end_ps: int
     thread: int
-    stats: dict[str, int | float | str]
+    stats: dict[str, Statistic]
 
 
 Spans: TypeAlias = tuple[Span, ...]
@@ -101,7 +104,7 @@ class RawTrace:
     function_runs: pd.DataFrame
     calls: Spans = ()
     # Properties such as ``core_count``
-    cards: tuple[Mapping[str, int | float | str], ...] = ()
+    cards: tuple[Mapping[str, Statistic], ...] = ()
     damages: tuple[DamageRow, ...] = ()
     # Name -> compiled HloProto
     modules: Mapping[str, bytes] = field(default_factory=dict)
@@ -215,7 +218,7 @@ class _Reading:
         filled: list[int] = []
         op_types: dict[str, str] = {}
 
-        cards: list[dict[str, int | float | str]] = []
+        cards: list[dict[str, Statistic]] = []
         ran_xla = False
         read_bytes = 0
 
@@ -428,7 +431,7 @@ def _span(content: bytes, line: int, names: PlaneNames) -> Span:
 def _plain_stats(
     stats: Any,
     names: dict[int, str],
-) -> Iterator[tuple[str, int | float | str]]:
+) -> Iterator[tuple[str, Statistic]]:
     for stat in stats:
         name = names.get(stat.metadata_id, "")
 
