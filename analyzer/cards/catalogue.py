@@ -5,7 +5,6 @@ part of a card's memory is for TensorFlow's allocator, another for the process o
 """
 
 import csv
-import difflib
 import re
 from contextlib import suppress
 from functools import cache
@@ -16,7 +15,7 @@ from typing import Literal
 import msgspec
 from msgspec import field
 
-from analyzer.model.errors import InputError
+from analyzer.model.errors import InputError, suggest_names
 from analyzer.model.units import BoundedBytes, Range, format_bytes
 
 MIB = 1024**2  # bytes
@@ -178,22 +177,12 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
             )
         )
 
-    names: dict[str, str] = {}
-
-    for card in reversed(cards):
-        first, *rest = card.id.split("-")
-        parts = ([first, *rest[:-2]], [first, *rest[:-1]], rest, [first, *rest])
-        names |= {"-".join(part): card.id for part in parts if part}
-
     text = "-".join(name.lower().split())
-    near = difflib.get_close_matches(text, names, n=3, cutoff=0.6)
-    similar = " or ".join(dict.fromkeys(names[one] for one in near))
-    start = (
-        f"Did you mean {similar}? " if near else "For example: t4, a100-80gb, h100. "
-    )
+    similar = suggest_names(text, [card.id for card in cards])
+    start = similar or "For example: t4, a100-80gb, h100."
     raise InputError(
         f"No card is called {name!r}.",
-        hint=f"{start}`analyze gpus list` shows all.",
+        hint=f"{start} `analyze gpus list` shows all.",
     )
 
 

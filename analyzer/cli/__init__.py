@@ -70,7 +70,7 @@ def run() -> int:
         if str(interrupt):
             _report(str(interrupt))
 
-        return int(ExitCode.INTERRUPTED)
+        return ExitCode.INTERRUPTED
     except Terminated as end:
         _report(f"Ended by {end.name}.")
         return end.exit_code
@@ -80,7 +80,7 @@ def _flush() -> int:
     from analyzer.cli.stdout import printing
 
     with printing():
-        return int(ExitCode.OK)
+        return ExitCode.OK
 
 
 def _run() -> int:
@@ -117,13 +117,13 @@ def _run() -> int:
         if has_reader():
             raise
 
-        return int(ExitCode.OK)
+        return ExitCode.OK
     except ScriptStatus as stop:
         return int(stop.code or 0)
     except SystemExit as stop:
         # Rich, if nobody reads the pipe any more; our commands return codes
         if stop.code == 1:
-            return int(ExitCode.OK)
+            return ExitCode.OK
 
         raise
 
@@ -142,7 +142,7 @@ def _guarded(call: Callable[[], int]) -> int:
         if error.exit_code is ExitCode.BUG:
             _report("This is a bug; please report it with this line.")
 
-        return int(error.exit_code)
+        return error.exit_code
     except OSError as error:
         if error.errno not in _SYSTEM_ERRORS:
             raise
@@ -156,7 +156,7 @@ def _guarded(call: Callable[[], int]) -> int:
 
         _report(f"A package cannot be imported: {describe_import_error(error)}.")
 
-    return int(ExitCode.BAD_INPUT)
+    return ExitCode.BAD_INPUT
 
 
 def _report_signal(number: int) -> None:

@@ -89,7 +89,7 @@ def run_app(arguments: list[str]) -> int:
         command(prog_name="analyze")
 
     if not arguments and _print_offers():
-        return int(ExitCode.OK)
+        return ExitCode.OK
 
     try:
         with command.make_context("analyze", arguments or ["--help"]) as context:
@@ -97,7 +97,7 @@ def run_app(arguments: list[str]) -> int:
     except typer.Exit as end:
         return end.exit_code
 
-    return int(ExitCode.OK)
+    return ExitCode.OK
 
 
 def _print_offers() -> bool:

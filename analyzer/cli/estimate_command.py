@@ -135,7 +135,7 @@ def estimate(
         place.conclude(result, spec, folder, outputs)
 
     if result.is_over_limit:
-        raise typer.Exit(int(ExitCode.OVER_LIMIT))
+        raise typer.Exit(ExitCode.OVER_LIMIT)
 
 
 def _add_remedies(

@@ -109,7 +109,7 @@ def fit(
 
     _show(answer, outputs)
     if not answer.largest or answer.wanted_fits is False:
-        raise typer.Exit(int(ExitCode.OVER_LIMIT))
+        raise typer.Exit(ExitCode.OVER_LIMIT)
 
 
 def _keep(known: list[FitAnswer], answer: FitAnswer, *, is_quiet: bool) -> None:

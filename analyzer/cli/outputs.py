@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from msgspec import structs
 
@@ -24,17 +24,18 @@ from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
 
 Writer = Callable[[Path], object]
+OutputPath: TypeAlias = Path | None  # ``-`` is standard output; None for no output
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageOutputs:
-    """Options of the outputs of an answer: a path, ``-`` for stdout, None for no output."""
+    """Options of the outputs of an answer."""
 
     json: options.Json = None
     full: options.Full = False
-    html: Annotated[
-        Path | None, options.option("Write the result as an HTML page.")
-    ] = None
+    html: Annotated[OutputPath, options.option("Write the result as an HTML page.")] = (
+        None
+    )
     force: options.Force = False
     quiet: options.Quiet = False
     verbose: options.Verbose = False
@@ -49,7 +50,7 @@ class PageOutputs:
         """The files to write."""
         return tuple(one for one in vars(self).values() if isinstance(one, Path))
 
-    def check(self, *sources: Path, others: Iterable[Path | None] = ()) -> None:
+    def check(self, *sources: Path, others: Iterable[OutputPath] = ()) -> None:
         """Raise an InputError for an output that cannot be written or would replace a source."""
         check_paths(*self.paths, *others, force=self.force, sources=sources)
 
@@ -58,7 +59,7 @@ class PageOutputs:
         to_json: Writer,
         to_html: Writer,
         make_document: Callable[[], Document],
-        *others: tuple[Path | None, Writer],
+        *others: tuple[OutputPath, Writer],
     ) -> None:
         """Write the files, print the answer unless a file is stdout."""
         json = json_output(self.json, to_json, is_full=self.full)
@@ -79,15 +80,15 @@ class Outputs(PageOutputs):
     csv: options.Csv = None
     markdown: options.Markdown = None
     graph: Annotated[
-        Path | None,
+        OutputPath,
         options.option("Write ops and tensors as node-link JSON, for networkx."),
     ] = None
     perfetto: Annotated[
-        Path | None,
+        OutputPath,
         options.option("Write counters and lifetimes for Perfetto."),
     ] = None
     torch_snapshot: Annotated[
-        Path | None,
+        OutputPath,
         options.option(
             "Write a memory snapshot (.pickle) for pytorch.org/memory_viz and Mosaic."
         ),
@@ -119,7 +120,7 @@ class Outputs(PageOutputs):
         if is_stuck and result.folder is not None:
             command = name_command(result.report)
             words = ("analyze", command, str(result.folder), "--html", REPORT_HTML)
-            has_page = self.html or (result.folder / REPORT_HTML).exists()
+            has_page = (result.folder / REPORT_HTML).exists()
             following = "" if has_page else shlex.join(words)
             report = structs.replace(result.report, next_command=following)
             result = replace(result, report=report)
@@ -157,7 +158,7 @@ def name_command(report: ReportFile) -> str:
 
 
 def check_paths(
-    *paths: Path | None, force: bool, sources: tuple[Path, ...] = ()
+    *paths: OutputPath, force: bool, sources: tuple[Path, ...] = ()
 ) -> None:
     """Refuse files that cannot be written, are inputs, exist, or are named twice."""
     wanted = [path for path in paths if path is not None]
@@ -183,11 +184,11 @@ def check_paths(
 
 
 def json_output(
-    path: Path | None,
+    path: OutputPath,
     write: Writer,
     *,
     is_full: bool,
-) -> tuple[Path | None, Writer]:
+) -> tuple[OutputPath, Writer]:
     """Return a JSON output for ``write_all``; standard output gets the most important rows."""
 
     def write_short(file: Path) -> None:
@@ -200,7 +201,7 @@ def json_output(
     return path, write_short if is_short else write
 
 
-def write_all(*writers: tuple[Path | None, Writer]) -> bool:
+def write_all(*writers: tuple[OutputPath, Writer]) -> bool:
     """Write the files that are named and report each; return whether one of them was stdout."""
     has_stdout = False
 

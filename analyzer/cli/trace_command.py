@@ -47,7 +47,6 @@ from analyzer.tracing.parse.logdir import find_run, is_assignment
 
 _ASSUMED = ", ".join(one.name for one in ASSUMPTIONS)
 _USAGE = 2  # exit status of a script that prints its usage (argparse, click)
-_OF_THE_CAPTURE = ("steps", "batch_size", "inter_op_threads", "device", "gpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +210,11 @@ def _capture_options(
     """Return the capture's options and the replay's; a simulated card takes limit and growth."""
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
     chosen = step.to_capture(
-        **{name: getattr(capture, name) for name in _OF_THE_CAPTURE}
+        steps=capture.steps,
+        batch_size=capture.batch_size,
+        inter_op_threads=capture.inter_op_threads,
+        device=capture.device,
+        gpu=capture.gpu,
     )
 
     if not capture.gpu or spec.is_trace:
@@ -313,9 +316,9 @@ def _trace_step(
         place.conclude(result, spec, folder, outputs)
 
     if result.exit_code is not ExitCode.OK and not is_trace:
-        raise typer.Exit(int(result.exit_code))
+        raise typer.Exit(result.exit_code)
     if result.is_over_limit:
-        raise typer.Exit(int(ExitCode.OVER_LIMIT))
+        raise typer.Exit(ExitCode.OVER_LIMIT)
 
 
 def _choose_view(*, is_live: bool) -> ScriptView | None:
@@ -368,7 +371,7 @@ def _trace_script(
             place.conclude(result, spec, folder, outputs)
 
     is_over = result.is_over_limit and not end.status
-    raise ScriptStatus(int(ExitCode.OVER_LIMIT) if is_over else end.status)
+    raise ScriptStatus(ExitCode.OVER_LIMIT if is_over else end.status)
 
 
 def _check_syntax(spec: TargetSpec) -> None:

@@ -78,7 +78,7 @@ def collect(analysis: Analysis) -> Analysis:
             found += find(analysis)
 
         graph = analysis.recording.structure
-        if graph is not None:
+        if graph.ops:
             plain, tensors = amplification.with_tensors(analysis, graph)
             for find_in_graph in _OF_A_GRAPH:
                 found += find_in_graph(plain, tensors)

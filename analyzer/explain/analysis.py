@@ -62,6 +62,9 @@ MEDIUM = 0.05
 LOW = 0.01
 
 
+NOT_JUDGED = VerdictFigures(outcome=Outcome.NO_LIMIT, headline="")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
     """A recording with its peak; findings are made from it."""
@@ -85,8 +88,8 @@ class Analysis:
     pool_ever_bytes: int | None = None
     pool_timeline: tuple[PoolChange, ...] = ()
     what_if: OtherSettings | None = None
-    # whether the step fits a card or a limit; None before ``judge``
-    verdict: VerdictFigures | None = None
+    # whether the step fits a card or a limit; ``judge`` decides
+    verdict: VerdictFigures = NOT_JUDGED
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -110,7 +113,7 @@ class Analysis:
         share = saves_bytes / self.limit_bytes
         if share < LOW:
             return Severity.INFO
-        fits = self.verdict is not None and self.verdict.outcome is Outcome.FITS
+        fits = self.verdict.outcome is Outcome.FITS
 
         if share < MEDIUM or fits:
             return Severity.LOW
@@ -284,9 +287,9 @@ def count_live_bytes_without(
     first = analysis.first
 
     count = len(held)
-    start = np.clip(np.asarray(gone_from, dtype=np.int64) - first, 0, count)
-    end = np.clip(np.asarray(gone_until, dtype=np.int64) - first, 0, count)
-    size = np.where(end > start, np.asarray(sizes, dtype=np.int64), 0)
+    start = np.clip(np.asarray(gone_from, np.int64) - first, 0, count)
+    end = np.clip(np.asarray(gone_until, np.int64) - first, 0, count)
+    size = np.where(end > start, np.asarray(sizes, np.int64), 0)
 
     return held - running_sum(start - 1, end - 1, size, count - 1)
 

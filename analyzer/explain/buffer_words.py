@@ -55,7 +55,7 @@ def with_uses(
     sharing = recording.sharing
     op_runs = recording.op_runs
 
-    if structure is None or sharing is None or op_runs is None:
+    if not structure.ops:
         return rows
 
     # An op's inputs are released after it, on its thread.

@@ -21,7 +21,6 @@ from analyzer.model.contract.report_file import (
     CurvesOfBoth,
     DiffFile,
     DiffSide,
-    Kind,
     LayerOfBoth,
     Number,
     OpOfBoth,
@@ -36,12 +35,6 @@ from analyzer.tracing.derive.op_names import match_names
 
 # Points of each curve: the instant with the most requested bytes in each part of the step.
 TIMELINE_COLUMNS = 800
-
-KIND_WORDS = {
-    Kind.ESTIMATE: "predicted",
-    Kind.TRACE: "measured",
-    Kind.SIMULATED_CARD: "simulated card",
-}
 
 # share of the second peak below which the programs are different
 _LEAST_SHARED = 0.1
@@ -131,16 +124,13 @@ def _compare_categories(a: ReportFile, b: ReportFile) -> tuple[CategoryOfBoth, .
 def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
     """Return the need and the peaks; no need if only one of them is a process."""
     sizes_b = _sizes_of(b)
-    has_process = [
-        _is_program_on_cpu(one) or (one.verdict is not None and one.verdict.card)
-        for one in (a, b)
-    ]
+    has_process = [_is_program_on_cpu(one) or bool(one.verdict.card) for one in (a, b)]
 
     rows = []
 
     for number, size_a in _sizes_of(a).items():
         size_b = sizes_b[number]
-        is_unlike = number == "needs" and bool(has_process[0]) != bool(has_process[1])
+        is_unlike = number == "needs" and has_process[0] != has_process[1]
         if not is_unlike and (size_a is not None or size_b is not None):
             rows.append(PeakOfBoth(number=number, **_difference(size_a, size_b)))
 
@@ -161,7 +151,7 @@ def _sizes_of(report: ReportFile) -> dict[Number, int | None]:
 
     if report.program is not None and _is_program_on_cpu(report):
         need = report.program.process_peak_bytes
-    elif report.verdict is not None and report.device.kind != "cpu":
+    elif report.device.kind != "cpu":
         need = report.verdict.need_bytes
 
     return {
@@ -210,7 +200,7 @@ def _matched_rows(
 
 def _sum_by(alive: pd.DataFrame, column: str) -> pd.Series:
     """Return the requested bytes of buffers by the text in a column."""
-    texts = alive[column].astype(str).to_numpy(dtype=object)
+    texts = alive[column].astype(str).to_numpy(object)
     return alive["requested_bytes"].groupby(texts).sum()
 
 
@@ -230,7 +220,7 @@ def _difference(a_bytes: int | None, b_bytes: int | None) -> dict[str, Any]:
 
 def _label(report: ReportFile) -> str:
     batch = f"batch {report.step.batch_size}" if report.step.batch_size else ""
-    words = (report.target.name, KIND_WORDS[report.kind], batch)
+    words = (report.target.name, report.kind.basis, batch)
     return ", ".join(filter(None, words))
 
 

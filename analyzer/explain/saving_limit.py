@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def limit_of(
-    verdict: VerdictFigures | None,
+    verdict: VerdictFigures,
     device: Device,
     program: WatchNote | ProgramFigures | None,
     peak: Peak | PeakFigures,
 ) -> int:
     """Return the limit of the verdict or the card, else the process, the need or the peak."""
     sizes = (
-        verdict.limit_bytes if verdict else None,
+        verdict.limit_bytes,
         device.memory_limit_bytes if device.kind == "gpu" else None,
         program.process_peak_bytes if program else None,
-        verdict.need_bytes if verdict else None,
+        verdict.need_bytes,
     )
 
     return next(filter(None, sizes), max(peak.allocated_bytes, 1))

@@ -18,7 +18,6 @@ from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import trust_figures
 from analyzer.model.contract.report_file import (
-    Basis,
     Fits,
     LimitOf,
     Need,
@@ -34,12 +33,6 @@ FITS: dict[Outcome, Fits] = {
     Outcome.FITS: True,
     Outcome.DOES_NOT_FIT: False,
     Outcome.CANNOT_TELL: "may not",
-}
-
-_BASES = {
-    Kind.TRACE: Basis.MEASURED,
-    Kind.ESTIMATE: Basis.PREDICTED,
-    Kind.SIMULATED_CARD: Basis.SIMULATED_CARD,
 }
 
 # Least limit of a pool, in peaks of its chunks: at most 2.0 in 61 programs of others.
@@ -116,7 +109,6 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
 
     base = VerdictFigures(
         outcome=Outcome.FAILED if recording.error is not None else Outcome.NO_LIMIT,
-        basis=_BASES[recording.kind],
         card=None if gpu is None else gpu.name,
         need_of=NeedOf.LEAST_LIMIT if is_searched else NeedOf.ALLOCATED,
         headline=_headline_without_limit(analysis),
@@ -126,6 +118,7 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         base,
         question,
         *find_need(analysis),
+        is_measured=recording.kind is Kind.TRACE,
         incomplete=_find_gap(analysis, question),
         has_run_out=failure_of(analysis) is not None,
     )
@@ -172,6 +165,7 @@ def make_verdict(
     least: Need,
     most: Need,
     *,
+    is_measured: bool,
     incomplete: str = "",
     has_run_out: bool = False,
 ) -> VerdictFigures:
@@ -185,7 +179,7 @@ def make_verdict(
 
         return base
 
-    need = _answer_need(question, least, most, is_measured=base.basis is Basis.MEASURED)
+    need = _answer_need(question, least, most, is_measured=is_measured)
     has_failed = base.outcome is Outcome.FAILED
     on_card = question.limit_of is LimitOf.CARD
     place = base.card or "" if on_card else "the given limit"

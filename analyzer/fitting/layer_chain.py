@@ -89,7 +89,7 @@ def _cut(units: Sequence[ChainUnit], bound: int) -> list[Block]:
 def chain_of(note: RunNote) -> tuple[ChainUnit, ...]:
     """Return the units of a captured training step, in order; none if its layers are not a chain."""
     graph = index_note_graph(note)
-    if graph is None or note.xla:
+    if note.xla:
         return ()
 
     layers = _skip_constants(graph, _map_forward_layers(graph))

@@ -266,8 +266,7 @@ def add_remedies(
     Without ``names`` they are the changes of its findings. Remedies that the target's source can express
     are written as patches into the folder ``patches``.
     """
-    verdict = result.report.verdict
-    limit_bytes = None if verdict is None else verdict.pool_limit_bytes
+    limit_bytes = result.report.verdict.pool_limit_bytes
     file = None if patches is None else spec.source
 
     with open_accesses(spec) as accesses:

@@ -344,20 +344,20 @@ class _SizeRuns:
 
     def __init__(self, search: SizeSearch) -> None:
         self._search = search
-        self._size: int | None = None
+        self._size = 0  # the latest one
         self._repeated: set[int] = set()  # sizes that ended a process
 
     def next_size(self) -> int | None:
         """Return the next size to run; None at the end."""
-        self._size = self._search.next_size()
-        if self._size is not None:
-            report_stage(f"running size {self._size}")
+        size = self._search.next_size()
+        if size is not None:
+            self._size = size
+            report_stage(f"running size {size}")
 
-        return self._size
+        return size
 
     def take(self, run: SizeRun) -> int | None:
         """Take the answer of a run; an open batch axis may be the reason of a failure."""
-        assert self._size is not None
         is_by_size = run.kind is None or run.kind in _BY_SIZE
 
         if not is_by_size and not self._search.points:
@@ -378,7 +378,6 @@ class _SizeRuns:
 
     def fail(self, error: AnalyzerError) -> None:
         """Take the end of a process; the size that ended it is run once more."""
-        assert self._size is not None
         if error.kind in _DEATHS and self._size not in self._repeated:
             self._repeated.add(self._size)
         else:

@@ -11,7 +11,7 @@ def suggest_names(name: str, names: Sequence[str]) -> str:
     """Return a question with the names closest to ``name``; empty if none is close."""
     alike = [one for one in names if one[:4] == name[:4]] or list(names)
     parts = [one for one in names if name.lower() in one.lower().split("-")]
-    parts = parts or [one for one in names if name and one.startswith(f"{name}_")]
+    parts = parts or [one for one in names if name and one.startswith(name)]
     close = parts[:3] or difflib.get_close_matches(name, alike, n=3, cutoff=0.4)
 
     if close:

@@ -226,7 +226,7 @@ def _describe_parts(
 
     rows = tuple(_list_figures(failure))
     parts["Figures"] = [Table(COLUMNS["oom-figures"], rows)] if rows else []
-    parts["Chunks in use by size"] = [_list_sizes(failure)] if failure.sizes else []
+    parts["Chunks in use by size"] = [*_list_sizes(failure)] if failure.sizes else []
 
     if failure.compiled is not None:
         parts["Buffers of the program"] = [*_list_buffers(failure.compiled)]
@@ -280,7 +280,7 @@ def _list_figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
         yield label, size, Cell(_write_exact(*bounds), "muted")
 
 
-def _list_sizes(failure: OomFailure) -> Table:
+def _list_sizes(failure: OomFailure) -> Iterator[Block]:
     rows = [
         (
             row.count,
@@ -291,10 +291,11 @@ def _list_sizes(failure: OomFailure) -> Table:
         for row in failure.sizes[:_MOST_ROWS]
     ]
 
-    left = len(failure.sizes) - _MOST_ROWS
-    caption = f"{left:,} other sizes: see the JSON." if left > 0 else ""
+    yield Table(COLUMNS["oom-sizes"], tuple(rows))
 
-    return Table(COLUMNS["oom-sizes"], tuple(rows), caption)
+    left = len(failure.sizes) - _MOST_ROWS
+    if left > 0:
+        yield Paragraph(f"{left:,} other sizes: see the JSON.", "muted")
 
 
 def _list_buffers(plan: OomPlan) -> tuple[Table, Table]:

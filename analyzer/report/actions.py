@@ -50,7 +50,7 @@ def suggest_next(report: ReportFile) -> str:
         command = shlex.join(("analyze", "trace", script, "--gpu", "t4"))
         return " -- ".join((command, *arguments))
 
-    if report.remedies and verdict is not None and verdict.limit_bytes is not None:
+    if report.remedies and verdict.limit_bytes is not None:
         return repeat_command(report, "fit")
     if report.kind is Kind.ESTIMATE or report.remedies:
         return repeat_command(report, "trace")
@@ -69,11 +69,11 @@ def repeat_command(report: ReportFile, command: str, *options: str) -> str:
 
     limit: list[str] = []
 
-    if verdict is not None and verdict.limit_of == "user" and verdict.limit_bytes:
+    if verdict.limit_of == "user" and verdict.limit_bytes:
         limit = ["--limit", format_option_bytes(verdict.limit_bytes)]
 
     simulated = report.simulated_card
-    gpu = look_up_gpu(verdict.card) if verdict and verdict.card else None
+    gpu = look_up_gpu(verdict.card) if verdict.card else None
     card = "" if gpu is None else gpu.id
 
     if simulated is not None and simulated.cards:
@@ -122,7 +122,7 @@ def find_action(report: ReportFile) -> str:
         return _find_other_action(report)
 
     gain = f": {first.gain}" if first.gain else ""
-    if report.verdict is not None and report.verdict.outcome is Outcome.FITS:
+    if report.verdict.outcome is Outcome.FITS:
         return f"It fits. If needed: {first.action}{gain}."
 
     return f"{first.action}{gain}."

@@ -51,12 +51,6 @@ _TONES: dict[Outcome, Tone] = {
     Outcome.CANNOT_TELL: "warning",
 }
 
-_BASES = {
-    Kind.TRACE: "measured",
-    Kind.ESTIMATE: "predicted",
-    Kind.SIMULATED_CARD: "simulated",
-}
-
 _LARGEST = 3  # categories in a verdict
 LEAST_RATIO = 0.01  # of the peak, of a category that is shown
 
@@ -77,24 +71,20 @@ def add_answer(report: ReportFile) -> ReportFile:
 
 def answer_tone(report: ReportFile) -> Tone:
     """Return the tone of the verdict."""
-    verdict = report.verdict
     usual: Tone = "bad" if _find_growth(report) else "strong"
 
-    return usual if verdict is None else _TONES.get(verdict.outcome, usual)
+    return _TONES.get(report.verdict.outcome, usual)
 
 
 def has_limit(report: ReportFile) -> bool:
     """Return whether the verdict is about a limit, or about a step that failed."""
     verdict = report.verdict
-    if verdict is None:
-        return False
-
     return verdict.limit_bytes is not None or verdict.outcome is Outcome.FAILED
 
 
 def verdict_line(report: ReportFile) -> str:
     """Return whether the step fits or why it failed, else whether memory grows, else who takes it."""
-    if report.verdict is not None and has_limit(report):
+    if has_limit(report):
         return report.verdict.headline
 
     program = report.program
@@ -168,14 +158,12 @@ def _largest_categories(report: ReportFile) -> str:
 
 def _number_line(report: ReportFile) -> str:
     """Return the need with its parts; on a CPU, the memory of the process of a program."""
-    need = need_of(report)
+    need = report.verdict.need
     program = report.program
     device = report.device
 
     if program is not None and device.kind == "cpu" and not has_limit(report):
-        ever = report.peak_ever
-        shown = report.peak.allocated_bytes
-        most = ever.since_start_bytes or shown if ever is not None else shown
+        most = report.peak_ever.since_start_bytes or report.peak.allocated_bytes
         if program.process_peak_bytes > most:
             return (
                 f"The process takes up to {format_bytes(program.process_peak_bytes)}: "
@@ -204,7 +192,7 @@ def _number_line(report: ReportFile) -> str:
 def _least_need(report: ReportFile) -> str:
     """Return the highest allocated peak of a trace, with the limit of its card."""
     ever = report.peak_ever
-    size = (ever or report.peak).allocated_bytes
+    size = ever.allocated_bytes
     device = report.device
     limit = ""
 
@@ -217,7 +205,7 @@ def _least_need(report: ReportFile) -> str:
         user = "XLA's allocator" if report.step.is_jax else "TensorFlow"
         limit = f" of the {of} that {user} may use on {device.name}"
 
-    start = ever.since_start_bytes if ever is not None else None
+    start = ever.since_start_bytes
     earlier = ""
 
     if start and start > size:
@@ -230,10 +218,8 @@ def _least_need(report: ReportFile) -> str:
 def _highest_place(report: ReportFile) -> str:
     """Return when the highest peak was reached; empty if the step shown has it, not by a trial."""
     ever = report.peak_ever
-    need = need_of(report)
+    need = report.verdict.need
 
-    if ever is None:
-        return ""
     if need is not None and need.largest_phase is LifePhase.BEFORE_TRACE:
         outside = _phase_words(report, need.largest_phase)
         return f", reached {outside}" if _is_own_peak(need) else ""
@@ -267,7 +253,7 @@ def _is_own_peak(need: Need) -> bool:
 
 def step_peak_words(report: ReportFile) -> str:
     """Return the peak of the step shown; empty if about the same bytes decide the need."""
-    need = need_of(report)
+    need = report.verdict.need
     if need is None:
         return ""
 
@@ -303,11 +289,6 @@ def _parts_of(report: ReportFile, need: Need) -> Iterator[str]:
         yield f"{format_bytes(need.beside_pool.bytes)} beside TensorFlow's pool"
 
 
-def need_of(report: ReportFile) -> Need | None:
-    """Return the need; None if the report has none."""
-    return None if report.verdict is None else report.verdict.need
-
-
 def notices_of(report: ReportFile) -> tuple[str, ...]:
     """Return warnings to read before any figure."""
     integrity = report.integrity
@@ -339,18 +320,12 @@ def versions_line(versions: Mapping[str, str]) -> str:
     return " · ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def basis_of(report: ReportFile) -> str:
-    """Return whether the figures are ``measured``, ``predicted`` or ``simulated``."""
-    return _BASES[report.kind]
-
-
 def basis_words(report: ReportFile) -> str:
     """Return whether the figures were measured or predicted, and for which device."""
-    basis = basis_of(report)
     preposition = "on" if report.kind is Kind.TRACE else "for"
     device = report.device.name or report.device.kind or "an unnamed device"
 
-    return f"{basis} {preposition} {device}"
+    return f"{report.kind.basis} {preposition} {device}"
 
 
 def list_shares(report: ReportFile) -> list[tuple[str, str, int, float]]:
@@ -376,7 +351,7 @@ def list_details(report: ReportFile) -> Iterator[str]:
 
     stated = report.uncertainty
     if stated is not None and stated.low_bytes is not None:
-        yield _range_words(stated, need_of(report))
+        yield _range_words(stated, report.verdict.need)
 
 
 def _place_words(report: ReportFile) -> str:
@@ -443,7 +418,7 @@ def _range_words(stated: StatedRange, need: Need | None) -> str:
 
 def list_reasons(report: ReportFile) -> Iterator[str]:
     """Yield sources and assumptions: of the card, the range, a simulated card; then notes."""
-    need = need_of(report)
+    need = report.verdict.need
     if need is not None and need.beside_pool is not None:
         yield (
             f"Context, cuBLAS, cuDNN and loaded kernels take about {need.beside_pool} "

@@ -48,7 +48,7 @@ def build_document(analysis: Analysis) -> ReportFile:
         tensors_at_peak=tensor_rows(analysis),
         pool_timeline=analysis.pool_timeline,
         verdict=verdict,
-        fits=None if verdict is None else FITS.get(verdict.outcome),
+        fits=FITS.get(verdict.outcome),
         what_if=analysis.what_if,
         findings=analysis.findings,
         uncertainty=recording.uncertainty,

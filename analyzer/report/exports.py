@@ -18,6 +18,9 @@ from analyzer.model.contract.fields import Category
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import category_sums, main_allocator_rows, weigh
 
+Event: TypeAlias = dict[str, Any]  # one row of a file, as JSON
+Times: TypeAlias = npt.NDArray[np.float64]  # microseconds
+
 # Buffers drawn as slices: the largest by bytes x lifetime. The counters include all buffers.
 SLICES = 2_000
 
@@ -52,9 +55,9 @@ def chrome_trace(recording: Recording) -> str:
 def _span(
     name: str,
     row: int,
-    ends_us: npt.NDArray[np.float64],
+    ends_us: Times,
     **more: Any,
-) -> dict[str, Any]:
+) -> Event:
     start, end = map(float, ends_us)
     place = {"pid": _PROCESS, "tid": row, "ts": start, "dur": end - start}
 
@@ -64,20 +67,20 @@ def _span(
 def state_times_us(
     recording: Recording,
     table: pd.DataFrame,
-) -> npt.NDArray[np.float64]:
+) -> Times:
     """Return the time of each state in us, shape (n_events + 2,): before, each event, after."""
     if not recording.kind.ran or recording.events.empty:
         last = max([len(recording.events), *table["dies"]])
         return np.arange(-1, last + 1, dtype=np.float64)
 
-    times = recording.events["time_ps"].to_numpy(dtype=np.float64) / 1e6
+    times = recording.events["time_ps"].to_numpy(np.float64) / 1e6
     return np.concatenate([times[:1], times, times[-1:]])
 
 
 def _counters(
     table: pd.DataFrame,
-    times_us: npt.NDArray[np.float64],
-) -> Iterator[dict[str, Any]]:
+    times_us: Times,
+) -> Iterator[Event]:
     """Yield counter samples at each change, without categories that are never used."""
     last = len(times_us) - 2
     requested = category_sums(table, "requested_bytes", last)
@@ -100,8 +103,8 @@ def _counters(
 
 def _slices(
     table: pd.DataFrame,
-    times_us: npt.NDArray[np.float64],
-) -> Iterator[dict[str, Any]]:
+    times_us: Times,
+) -> Iterator[Event]:
     """Yield the largest buffers, each in the first row that is free at its birth."""
     largest = table.loc[weigh(table).nlargest(SLICES).index]
     largest = largest.sort_values("born", kind="stable")
@@ -128,7 +131,7 @@ def _slices(
 
 
 # call stack of each buffer, by its row
-Frames: TypeAlias = dict[int, list[dict[str, Any]]]
+Frames: TypeAlias = dict[int, list[Event]]
 
 _PICKLE_PROTOCOL = 4  # the newest that memory_viz reads
 _REGION_GAP_BYTES = 1 << 20  # unused memory that separates two segments
@@ -168,7 +171,7 @@ def _find_places(table: pd.DataFrame) -> np.ndarray:
     return places
 
 
-def _frames(row: Any) -> list[dict[str, Any]]:
+def _frames(row: Any) -> list[Event]:
     """Return a buffer's call stack, innermost first: tensor, layer and the user's line."""
     name = str(row.variable or row.tensor or row.op or row.role or "unnamed")
     shape = f"{row.dtype}{row.shape}" or str(row.category)
@@ -189,7 +192,7 @@ def _list_events(
     table: pd.DataFrame,
     times_us: list[int],
     frames: Frames,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Event]:
     """Yield the allocations and frees in order; of one moment the frees first."""
     last = len(times_us) - 2
     births = table[table["born"] >= 0].assign(at=table["born"], is_birth=1)
@@ -230,7 +233,7 @@ def _list_segments(
     table: pd.DataFrame,
     alive: pd.DataFrame,
     frames: Frames,
-) -> list[dict[str, Any]]:
+) -> list[Event]:
     """Return the contiguous regions of all buffers, with the buffers that live at the end."""
     ordered = table.sort_values("place")
     ends = ordered["place"] + ordered["allocated_bytes"].clip(lower=1)
@@ -268,7 +271,7 @@ def _list_blocks(
     start: int,
     end: int,
     frames: Frames,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Event]:
     """Yield the used blocks between two addresses, and the free ones between them."""
     free = {"requested_size": 0, "state": "inactive", "frames": []}
 

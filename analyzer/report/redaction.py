@@ -8,6 +8,8 @@ import pandas as pd
 from msgspec.structs import replace as replace_fields
 
 from analyzer.explain.all_findings import collect
+from analyzer.model.graph.buffer_sharing import NO_SHARING
+from analyzer.model.graph.graph_index import NO_GRAPH
 from analyzer.report.document import build_document
 from analyzer.report.result import Result
 
@@ -44,8 +46,8 @@ def redact_result(result: Result) -> Result:
         step_config=replace(recording.step_config, options=()),
         events=_redact_table(recording.events, rename),
         allocations=_redact_table(recording.allocations, rename),
-        structure=None,
-        sharing=None,
+        structure=NO_GRAPH,
+        sharing=NO_SHARING,
         compilations={},
         warnings=(),
         notes=(),

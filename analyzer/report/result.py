@@ -218,7 +218,7 @@ def build_diff(
     names: Sequence[str | None] = (None, None),
 ) -> Diff:
     """Compare two steps; ``names`` are the user's names, such as paths; None to choose them."""
-    from analyzer.explain.comparison import KIND_WORDS, compare
+    from analyzer.explain.comparison import compare
 
     first, second = names
     labels = None
@@ -229,8 +229,8 @@ def build_diff(
             second = Path(second).name
 
         labels = first, second
-        kind = KIND_WORDS[older[0].kind]
-        newer_kind = KIND_WORDS[newer[0].kind]
+        kind = older[0].kind.basis
+        newer_kind = newer[0].kind.basis
         if kind != newer_kind:
             labels = f"{first} ({kind})", f"{second} ({newer_kind})"
 

@@ -20,6 +20,7 @@ from page_driver import Page
 import analyzer
 from analyzer.model.contract.child_messages import WhatIf
 from analyzer.model.contract.report_file import ReportFile
+from analyzer.model.graph.graph_index import NO_GRAPH
 from analyzer.model.recording.records import ALLOCATIONS, EVENTS
 from analyzer.model.units import format_bytes
 from analyzer.report.page import build
@@ -495,7 +496,7 @@ def test_a_recording_may_lack_nearly_everything(
         made.recording,
         events=pd.DataFrame(columns=list(EVENTS)).astype(EVENTS),
         allocations=table.iloc[:0] if is_empty else table,
-        structure=None,
+        structure=NO_GRAPH,
         steps=(),
     )
     document = {**made.document, "kind": "estimate", "steps": []}

@@ -513,7 +513,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     step = analysis.step
     rows = analysis.rows
 
-    has_graph = analysis.recording.structure is not None
+    has_graph = bool(analysis.recording.structure.ops)
     of_step = rows[rows["born"].between(analysis.first, analysis.last)]
     gradients = of_step[of_step["category"] == "gradient"]
     is_wanted = gradients["role"] == GRADIENT_ROLE
@@ -674,8 +674,8 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     if len(rows) < _SUMMANDS:
         return
 
-    is_known = graph is not None and (rows["tensor"] != "").any()
-    if graph is not None and is_known:
+    is_known = (rows["tensor"] != "").any()
+    if is_known:
         sums = [_sum_that_reads(tensor, graph) for tensor in rows["tensor"]]
     else:
         sums = _eager_sums(rows, alive)
@@ -775,7 +775,7 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
 
     Another elementwise op has an operand of the result's size.
     """
-    if analysis.recording.structure is not None:
+    if analysis.recording.structure.ops:
         return
 
     rows = analysis.rows

@@ -100,9 +100,6 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
     """
     alive = analysis.alive
     sharing = analysis.recording.sharing
-    if sharing is None:
-        return
-
     graph = tensors.graph
     known = alive[alive["tensor"] != ""]
     roots = {sharing.root(one) for one in known["tensor"]}

@@ -146,7 +146,7 @@ def _is_paired(analysis: Analysis, batch: int) -> bool:
 def _shapes_given(analysis: Analysis) -> set[str]:
     """Return the shapes of the arguments of the step's graph."""
     structure = analysis.recording.structure
-    ops = structure.ops.values() if structure is not None else ()
+    ops = structure.ops.values()
     return {one.shape_text for op in ops if op.type == "_Arg" for one in op.outputs}
 
 
@@ -286,9 +286,6 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     """
     rows = analysis.rows
     graph = analysis.recording.structure
-    if graph is None:
-        return
-
     ops = graph.ops.values()
     gathers = {graph.layers[op.name] for op in ops if op.type in LOOKUPS} - {""}
     if not gathers:

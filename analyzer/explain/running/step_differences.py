@@ -105,13 +105,12 @@ def describe_uncounted_batch(analysis: Analysis) -> Iterator[str]:
     The tensors of a Python generator share the memory of aligned arrays (``py_func.cc``).
     """
     recording = analysis.recording
-    graph = recording.structure
-    if recording.device.kind != "cpu" or not recording.kind.ran or graph is None:
+    if recording.device.kind != "cpu" or not recording.kind.ran:
         return
 
     examples = [
         tensor_bytes(spec.dtype, spec.shape[1:]) or 0
-        for op in graph.ops.values()
+        for op in recording.structure.ops.values()
         for spec in op.outputs
         if op.type == ITERATOR and spec.shape
     ]

@@ -44,16 +44,18 @@ from analyzer.model.contract.run_note import Failure, Reading, StepConfig, Targe
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.units import BoundedBytes
 
+TotalOrNone = Total | None  # None if unknown
+
 
 class PeakFigures(TwoSizes, frozen=True, kw_only=True):
     """The peak of the steady step."""
 
     # size of the allocator's pool; None if the replay failed
-    pool_bytes: Total | None = None
+    pool_bytes: TotalOrNone = None
     op: Name | None = ""  # of the requested peak; empty if unknown
     layer: Name | None = ""
     source: Name | None = ""
-    step: Total | None = None
+    step: TotalOrNone = None
     instant: Instant
     allocated_instant: Instant
 
@@ -64,9 +66,9 @@ class PeakEver(TwoSizes, frozen=True, kw_only=True):
     ``since_start_bytes`` is TensorFlow's own peak since the process started, maybe before the trace.
     """
 
-    pool_bytes: Total | None = None
+    pool_bytes: TotalOrNone = None
     phase: Name = ""
-    since_start_bytes: Total | None = None
+    since_start_bytes: TotalOrNone = None
 
 
 class StepPeak(TwoSizes, frozen=True, kw_only=True):
@@ -177,15 +179,15 @@ class TrustFigures(ReportRecord, frozen=True, kw_only=True):
 class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     """The range of a prediction."""
 
-    limit_high_bytes: Total | None  # every schedule succeeds from this limit on
-    low_bytes: Total | None
-    high_bytes: Total | None
-    allocated_low_bytes: Total | None
-    allocated_high_bytes: Total | None
+    limit_high_bytes: TotalOrNone  # every schedule succeeds from this limit on
+    low_bytes: TotalOrNone
+    high_bytes: TotalOrNone
+    allocated_low_bytes: TotalOrNone
+    allocated_high_bytes: TotalOrNone
     because: tuple[Text, ...]
     unsized: Total  # tensors of unknown size, which count as 0
-    workspace_bytes: Total | None = None  # part of the upper bounds due to cuDNN
-    limit_low_bytes: Total | None = None  # lower bound of the least memory limit
+    workspace_bytes: TotalOrNone = None  # part of the upper bounds due to cuDNN
+    limit_low_bytes: TotalOrNone = None  # lower bound of the least memory limit
 
 
 # whether the step fits; null without a limit or an answer
@@ -216,14 +218,6 @@ class NeedOf(Choice):
     ALLOCATED = "allocated peak"
 
 
-class Basis(Choice):
-    """Origin of the figures: a measured run, a prediction, or a run on a simulated card."""
-
-    MEASURED = "measured"
-    PREDICTED = "predicted"
-    SIMULATED_CARD = "simulated_card"
-
-
 class LifePhase(Choice):
     """A part of the process' life, in order."""
 
@@ -252,9 +246,9 @@ class Need(ReportRecord, frozen=True, kw_only=True):
     # or there is no card
     beside_pool: BoundedBytes | None = None
     # of a program: TensorFlow's own peak (``get_memory_info``); the rest of its pool is fragmentation
-    own_peak_bytes: Total | None = None
+    own_peak_bytes: TotalOrNone = None
     # in TensorFlow's pool if no trial of an algorithm fits; None if there is none
-    without_trials_bytes: Total | None = None
+    without_trials_bytes: TotalOrNone = None
 
     @property
     def phases(self) -> dict[LifePhase, BoundedBytes]:
@@ -297,17 +291,16 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     """Whether the step fits."""
 
     outcome: Outcome
-    basis: Basis
     limit_of: LimitOf | None = None
     card: Text | None = None
     # the card's memory, or the user's limit of the pool
-    limit_bytes: Total | None = None
-    limit_low_bytes: Total | None = None
-    limit_high_bytes: Total | None = None
+    limit_bytes: TotalOrNone = None
+    limit_low_bytes: TotalOrNone = None
+    limit_high_bytes: TotalOrNone = None
     need_of: NeedOf = NeedOf.ALLOCATED
-    need_bytes: Total | None = None
-    need_low_bytes: Total | None = None
-    need_high_bytes: Total | None = None
+    need_bytes: TotalOrNone = None
+    need_low_bytes: TotalOrNone = None
+    need_high_bytes: TotalOrNone = None
     need: Need | None = None
     # limit minus need; negative if the step does not fit
     margin_bytes: Signed | None = None
@@ -348,10 +341,10 @@ class UnservedRequest(ReportRecord, frozen=True, kw_only=True):
     """The request that failed when the step ran out of memory, after ``instant``; None if unknown."""
 
     instant: Instant
-    requested_bytes: Total | None
+    requested_bytes: TotalOrNone
     in_use_bytes: Total
-    memory_limit_bytes: Total | None
-    free_bytes: Total | None
+    memory_limit_bytes: TotalOrNone
+    free_bytes: TotalOrNone
 
 
 class Kind(Choice):
@@ -366,13 +359,25 @@ class Kind(Choice):
         """Whether TensorFlow ran the step, so that there are allocator events."""
         return self is not Kind.ESTIMATE
 
+    @property
+    def basis(self) -> str:
+        """The kind in a word for users."""
+        return _BASES[self]
+
+
+_BASES = {
+    Kind.TRACE: "measured",
+    Kind.ESTIMATE: "predicted",
+    Kind.SIMULATED_CARD: "simulated",
+}
+
 
 class Device(Struct, frozen=True, kw_only=True):
     """The device whose memory is counted."""
 
     kind: Name
     name: Name
-    memory_limit_bytes: Total | None = None
+    memory_limit_bytes: TotalOrNone = None
 
 
 class AssumedSetting(Assumption, frozen=True, kw_only=True):
@@ -387,7 +392,7 @@ class CardUse(TwoSizes, frozen=True, kw_only=True):
     number: Total
     allocator: Name
     card: Name
-    memory_limit_bytes: Total | None
+    memory_limit_bytes: TotalOrNone
     is_shown: bool
 
 
@@ -417,7 +422,7 @@ class Finding:
     title: Text  # one line with the number of bytes
     detail: Text  # the meaning and what to change
     # bytes that the change would save; None if unknown
-    saves_bytes: Total | None = None
+    saves_bytes: TotalOrNone = None
     # ``requested`` or ``allocated`` bytes at the peak, or of the least memory ``limit``
     saves_kind: Name = "requested"
     evidence: tuple[EvidenceRow, ...] = ()  # rows that prove it, with values by column
@@ -431,8 +436,8 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
     code: Text
     costs: Text = ""
     saves_bytes: Signed | None = None  # of the requested peak
-    requested_bytes: Total | None = None
-    allocated_bytes: Total | None = None
+    requested_bytes: TotalOrNone = None
+    allocated_bytes: TotalOrNone = None
     fits: bool | None = None
     # whether the outputs have the same shapes; None if they are unknown
     has_same_outputs: bool | None = None
@@ -475,7 +480,7 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     host: TrendFigures
     readings: Annotated[tuple[Reading, ...], Meta(max_length=MOST_READINGS)] = ()
     ended: Text = ""
-    own_peak_bytes: Total | None = None
+    own_peak_bytes: TotalOrNone = None
     process_peak_bytes: Total = 0
     whole_run: bool = False
 
@@ -486,9 +491,9 @@ class HostRow(ReportRecord, frozen=True, kw_only=True):
     host: Name
     file: Name
     allocator: Name = ""
-    requested_bytes: Total | None = None
-    allocated_bytes: Total | None = None
-    limit_bytes: Total | None = None
+    requested_bytes: TotalOrNone = None
+    allocated_bytes: TotalOrNone = None
+    limit_bytes: TotalOrNone = None
     damaged: bool = False
     failed: Text = ""
 
@@ -506,7 +511,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     step: StepConfig = StepConfig()
     allocator: Name = ""  # TensorFlow's name of the allocator of all figures
     peak: PeakFigures  # of the steady step
-    peak_ever: PeakEver | None = None
+    peak_ever: PeakEver
     steps: tuple[StepPeak, ...] = ()
     resident: TwoSizes = TwoSizes(requested_bytes=0, allocated_bytes=0)
     categories_at_peak: CategoryBytes  # requested bytes at the requested peak
@@ -514,7 +519,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     ops: tuple[OpBytes, ...] = ()
     tensors_at_peak: tuple[TensorAtPeak, ...] = ()  # the largest first
     pool_timeline: tuple[PoolChange, ...] = ()
-    verdict: VerdictFigures | None = None
+    verdict: VerdictFigures
     fits: Fits = None
     what_if: OtherSettings | None = None
     findings: tuple[Finding, ...] = ()
@@ -556,15 +561,15 @@ class DiffSide(ReportRecord, frozen=True, kw_only=True):
 
     label: Text
     kind: Kind
-    batch_size: Total | None
+    batch_size: TotalOrNone
     peak: PeakFigures
 
 
 class BytesOfBoth(ReportRecord, frozen=True, kw_only=True):
     """Bytes of both sides and the difference (b - a); None if unknown."""
 
-    a_bytes: Total | None
-    b_bytes: Total | None
+    a_bytes: TotalOrNone
+    b_bytes: TotalOrNone
     delta_bytes: Signed | None
 
 

@@ -18,7 +18,7 @@ from analyzer.model.contract.run_note import (
     read_op_types,
     split_tensor,
 )
-from analyzer.model.graph.graph_index import GraphIndex, is_float, reach
+from analyzer.model.graph.graph_index import NO_GRAPH, GraphIndex, is_float, reach
 
 _TABLE = read_op_types("model/graph/graph_op_types.toml")["types"]
 ALIAS_OPS = _TABLE["aliases"]
@@ -160,6 +160,7 @@ class Sharing:
         return self._sizes[tensor]
 
 
+NO_SHARING = Sharing(NO_GRAPH, ())
 CACHE_ROLE = "keys and values of earlier tokens"
 _UPDATES = op_types("TensorScatterUpdate XlaDynamicUpdateSlice")
 

@@ -111,7 +111,7 @@ def label_graph(
     )
 
     dies = allocations["dies"].to_numpy()
-    steps = allocations["step"].fillna(-1).to_numpy(dtype=np.int64).tolist()
+    steps = allocations["step"].fillna(-1).to_numpy(np.int64).tolist()
     on_card = _is_on_card(allocations)
 
     for row, name in enumerate(ops):
@@ -414,7 +414,7 @@ def label_eager(
     """
     lives = Lifetimes(allocations, steps, backward)
     is_value = (allocations["region"] == "output").to_numpy()
-    is_value = is_value & allocations["dtype"].map(is_float).to_numpy(dtype=bool)
+    is_value = is_value & allocations["dtype"].map(is_float).to_numpy(bool)
 
     # the name of an eager op is its type
     is_convolution = allocations["op"].isin(CONVOLUTIONS).to_numpy()
@@ -532,7 +532,7 @@ class Lifetimes:
     ) -> None:
         born = allocations["born"].to_numpy()
         dies = allocations["dies"].to_numpy()
-        step = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
+        step = allocations["step"].fillna(-1).to_numpy(np.int64)
         ends = np.array([step.last for step in steps] or [-1], np.int64)
         self.inside: Mask = step >= 0  # allocated in a step
         self.short: Mask = self.inside & (dies <= ends[step])  # and freed in it

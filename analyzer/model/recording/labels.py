@@ -146,7 +146,7 @@ _READS = ("ReadVariableOp", "ResourceGather")
 
 
 def find_roles_of_state(
-    note: RunFile, structure: GraphIndex | None
+    note: RunFile, structure: GraphIndex
 ) -> dict[int, tuple[str, str]]:
     """Return category and role of the note's plain variables, by their index in it.
 
@@ -156,8 +156,8 @@ def find_roles_of_state(
     parameter = Category.PARAMETER.value
     state = (Category.OPTIMIZER_STATE.value, "state with a parameter's shape")
     shapes = {one.shape for one in note.variables if one.category == parameter}
-    ops = () if structure is None else structure.ops.values()
-    handles = {op.attrs.get("index"): op.name for op in ops if op.type == "_Arg"}
+    arguments = [op for op in structure.ops.values() if op.type == "_Arg"]
+    handles = {op.attrs.get("index"): op.name for op in arguments}
 
     roles = {}
 
@@ -166,9 +166,9 @@ def find_roles_of_state(
             continue
 
         handle = handles.get(variable.argument)
-        users = _find_users(structure, handle) if structure and handle else []
+        users = _find_users(structure, handle) if handle else []
 
-        if structure and any(_accumulates(structure, op, users) for op in users):
+        if any(_accumulates(structure, op, users) for op in users):
             roles[number] = (Category.GRADIENT.value, "gradient accumulator")
         elif variable.shape in shapes - {()}:
             roles[number] = state

@@ -37,13 +37,12 @@ from analyzer.model.contract.run_note import (
     TargetNote,
     WatchNote,
 )
-from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.graph.buffer_sharing import NO_SHARING, Sharing
+from analyzer.model.graph.graph_index import NO_GRAPH, GraphIndex
 from analyzer.model.units import times
 
 if TYPE_CHECKING:
     import networkx as nx
-
-    from analyzer.model.graph.buffer_sharing import Sharing
 
 # region of buffers for trials of algorithms, which a kernel can do without
 TRIAL = "trial"
@@ -192,7 +191,7 @@ class Recording:
     allocations: pd.DataFrame
     allocator: str  # that the figures are about
     steps: tuple[Step, ...] = ()
-    structure: GraphIndex | None = None  # the graph of the step's ops
+    structure: GraphIndex = NO_GRAPH  # the graph of the step's ops, empty if unknown
     warnings: tuple[str, ...] = ()  # to read before trusting a figure
     versions: dict[str, str] = field(default_factory=dict)
     error: Failure | None = None
@@ -210,9 +209,9 @@ class Recording:
     # whether values decide that a simulated card lacks: step ``STEP_WITH_ALL`` takes them for true
     has_unknown_values: bool = False
     watch: WatchNote | None = None
-    sharing: Sharing | None = None  # tensors of ``structure`` that share a buffer
-    # runs of ops: ``op``, ``start_ps``, ``end_ps``, ``thread``; None if unknown
-    op_runs: pd.DataFrame | None = None
+    sharing: Sharing = NO_SHARING  # tensors of ``structure`` that share a buffer
+    # runs of ops: ``op``, ``start_ps``, ``end_ps``, ``thread``
+    op_runs: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def ran_under_limit(self) -> bool:
@@ -224,10 +223,10 @@ class Recording:
 
     @cached_property
     def graph(self) -> nx.MultiDiGraph | None:
-        """The graph of ops and tensors (see ``networkx_graph``), made on first use."""
+        """The graph of ops and tensors (see ``networkx_graph``), made on first use; None without ops."""
         from analyzer.model.graph.networkx_graph import build_graph
 
-        if self.structure is None:
+        if not self.structure.ops:
             return None
 
         return build_graph(self.structure)

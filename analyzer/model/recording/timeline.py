@@ -50,7 +50,7 @@ def running_sum(
     events: int,
 ) -> Instants:
     """Return the live bytes at every instant, shape ``(events + 1,)``, entry 0 before the first."""
-    change = np.zeros(events + 2, dtype=np.int64)
+    change = np.zeros(events + 2, np.int64)
     np.add.at(change, born + 1, sizes)
     np.subtract.at(change, dies + 1, sizes)
 
@@ -70,12 +70,10 @@ def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
     names = [category.value for category in Category]
     codes = category_codes(table["category"], names)
     born, dies, sizes = (
-        table[name].to_numpy(dtype=np.int64) for name in ("born", "dies", column)
+        table[name].to_numpy(np.int64) for name in ("born", "dies", column)
     )
 
-    turns = (
-        table["turns_at"].astype("Int64").fillna(table["born"]).to_numpy(dtype=np.int64)
-    )
+    turns = table["turns_at"].astype("Int64").fillna(table["born"]).to_numpy(np.int64)
     turns = np.clip(turns, born, dies)
     sums = np.zeros((len(names), events + 1), dtype=np.int64)
 
@@ -174,7 +172,7 @@ def sum_by_category(alive: pd.DataFrame) -> dict[str, int]:
 def main_allocator_rows(recording: Recording) -> pd.DataFrame:
     """Return the rows of the recording's allocator, with the values inside compiled steps' buffers."""
     table = recording.allocations
-    own = (table["allocator"] == recording.allocator).to_numpy(dtype=bool)
+    own = (table["allocator"] == recording.allocator).to_numpy(bool)
     return undivided_rows(table if own.all() else table[own])
 
 
@@ -286,7 +284,7 @@ def find_steps_of_births(
     full = [(s.first, s.last, s.index) for s in steps if s.last >= s.first]
 
     # The first entry is that of the instants before all steps.
-    first, last, index = np.array([(-2, -2, 0), *full], dtype=np.int64).T
+    first, last, index = np.array([(-2, -2, 0), *full], np.int64).T
 
     # An instant that belongs to two steps counts for the later one.
     place = np.searchsorted(first, born, side="right") - 1

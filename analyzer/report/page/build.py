@@ -49,7 +49,6 @@ from analyzer.report.actions import change_items
 from analyzer.report.answer import (
     CATEGORY_LABELS,
     answer_tone,
-    basis_of,
     error_line,
     list_details,
     list_reasons,
@@ -162,7 +161,7 @@ def render(
         if report.target.kind == TargetKind.TRACE
         else report.next_command,
         document=report,
-        basis=basis_of(report),
+        basis=report.kind.basis,
         tone=answer_tone(report),
         answer=report.answer,
         notices=notices_of(report),
@@ -190,7 +189,7 @@ def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> 
     text = template.render(
         document=report,
         comparison=comparison,
-        basis=basis_of(report),
+        basis=report.kind.basis,
         answer=report.answer,
         notices=notices_of(report),
         shares=list_shares(report),
@@ -241,7 +240,7 @@ class StringTable(TextNumbers):
         codes, texts = pd.factorize(values)
         numbers = [self.of(str(text)) for text in texts]
         numbers.append(0)  # code -1, a missing value, reads the last number
-        found: npt.NDArray[np.int64] = np.array(numbers, dtype=np.int64)[codes]
+        found: npt.NDArray[np.int64] = np.array(numbers, np.int64)[codes]
 
         return found
 
@@ -280,7 +279,7 @@ def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
     types = (name for name in _UNSIGNED if is_whole and highest <= np.iinfo(name).max)
     kind = next(types, "f8")
 
-    stored = np.ascontiguousarray(values, dtype=kind)
+    stored = np.ascontiguousarray(values, kind)
     shuffled = stored.view(np.uint8).reshape(-1, stored.itemsize).T
 
     return kind, int(stored.size), delta, shuffled.tobytes()
@@ -358,7 +357,7 @@ def payload(
     columns |= readers
 
     if recording.kind.ran and not recording.events.empty:  # a prediction has no times
-        time_ps = recording.events["time_ps"].to_numpy(dtype=np.int64)
+        time_ps = recording.events["time_ps"].to_numpy(np.int64)
         columns["time_ps"] = time_ps[kept.states[1:] - 1]
 
     steps = []
@@ -386,7 +385,7 @@ def payload(
 
 
 def _readers(
-    graph: GraphIndex | None,
+    graph: GraphIndex,
     table: pd.DataFrame,
     strings: StringTable,
 ) -> tuple[list[list[str]], Columns]:
@@ -400,27 +399,23 @@ def _readers(
     offsets = [0]
     readers = []
 
-    if graph is not None:
-        names = table["tensor"].astype(str).to_numpy(dtype=object)
-        by_tensor = weigh(table).groupby(names).sum().drop("", errors="ignore")
+    names = table["tensor"].astype(str).to_numpy(object)
+    by_tensor = weigh(table).groupby(names).sum().drop("", errors="ignore")
 
-        for name in map(str, by_tensor.nlargest(MAX_TENSORS).index):
-            consumers = graph.consumers.get(name, [])[:MAX_CONSUMERS]
-            if not consumers:
-                continue
+    for name in map(str, by_tensor.nlargest(MAX_TENSORS).index):
+        consumers = graph.consumers.get(name, [])[:MAX_CONSUMERS]
+        if not consumers:
+            continue
 
-            tensors.append(strings.of(name))
-            readers += [places.setdefault(op, len(places)) for op in consumers]
-            offsets.append(len(readers))
+        tensors.append(strings.of(name))
+        readers += [places.setdefault(op, len(places)) for op in consumers]
+        offsets.append(len(readers))
 
     columns = {
-        "graph_tensor": np.array(tensors, dtype=np.int64),
-        "graph_offset": np.array(offsets, dtype=np.int64),
-        "graph_consumer": np.array(readers, dtype=np.int64),
+        "graph_tensor": np.array(tensors, np.int64),
+        "graph_offset": np.array(offsets, np.int64),
+        "graph_consumer": np.array(readers, np.int64),
     }
-
-    if graph is None:
-        return [], columns
 
     ops = [(name, graph.ops[name]) for name in places]
 
@@ -449,17 +444,15 @@ def _buffer_columns(
         "address": addresses.fillna(0),
     }
 
-    columns: Columns = {
-        name: each.to_numpy(dtype=np.int64) for name, each in numbers.items()
-    }
+    columns: Columns = {name: each.to_numpy(np.int64) for name, each in numbers.items()}
     columns["category"] = np.where(codes < 0, _CATEGORIES.index("unattributed"), codes)
     early = [_CATEGORIES.index(name) for name in earlier_categories(table)]
-    columns["early"] = np.array(early, dtype=np.int64)
+    columns["early"] = np.array(early, np.int64)
 
     for name in _TEXT_COLUMNS:
         columns[name] = strings.encode(table[name])
 
-    names = np.zeros(len(table), dtype=np.int64)
+    names = np.zeros(len(table), np.int64)
     for name in ("variable", "tensor", "op"):
         names = np.where(names > 0, names, columns[name])
 
@@ -481,7 +474,7 @@ def _reasons(
             reasons[key] = strings.of(row.why_alive)
 
     keys = zip(table["born"], table["dies"], table["requested_bytes"], strict=True)
-    return np.array([reasons.get(key, 0) for key in keys], dtype=np.int64)
+    return np.array([reasons.get(key, 0) for key in keys], np.int64)
 
 
 def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:
@@ -514,7 +507,7 @@ class PageStates:
     def table(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return rows of the allocations table with the page's instants."""
         turns = table["turns_at"].astype("Int64")
-        turned = self.instants(turns.fillna(0).to_numpy(dtype=np.int64))
+        turned = self.instants(turns.fillna(0).to_numpy(np.int64))
 
         return table.assign(
             born=self.instants(table["born"].to_numpy()),

@@ -70,9 +70,6 @@ def _table(table: sections.Table) -> Iterator[str]:
 
         yield f"| {' | '.join(cells)} |"
 
-    if table.caption:
-        yield from ("", markdown_text(table.caption))
-
 
 def _item(item: sections.Item) -> Iterator[str]:
     title = markdown_text(item.title)

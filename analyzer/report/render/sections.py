@@ -78,11 +78,10 @@ COLUMNS = msgspec.toml.decode(
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells, one cell for each column, and a line below them."""
+    """Rows of cells, one cell for each column."""
 
     columns: tuple[TableColumn, ...]
     rows: tuple[Row, ...]
-    caption: str = ""
 
 
 @dataclass(frozen=True)

@@ -141,8 +141,8 @@ def _blocks(
     for block in blocks:
         if isinstance(block, sections.Paragraph):
             yield _paragraph(block)
-        elif isinstance(block, sections.Table):
-            yield from _table(block, width)
+        elif isinstance(block, sections.Table) and block.rows:
+            yield fitted_table(block, width)
         elif isinstance(block, sections.Item) and block in shown:
             yield from _item(block, label_width, is_verbose, block is shown[0])
 
@@ -155,13 +155,6 @@ def _paragraph(paragraph: sections.Paragraph) -> Prose:
     style = STYLES[paragraph.tone]
     text = Text(printable(paragraph.text, _LONGEST), style)
     return Prose(text, Text(paragraph.mark, style))
-
-
-def _table(table: sections.Table, width: int) -> Iterator[RenderableType]:
-    if table.rows:
-        yield fitted_table(table, width)
-    if table.caption:
-        yield _line(table.caption, "dim")
 
 
 def _item(

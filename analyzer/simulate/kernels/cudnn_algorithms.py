@@ -1,7 +1,8 @@
 """cuDNN's algorithms for a convolution: the workspace of each, and the time that decides between them.
 
-Each function in ``ALGORITHMS`` describes one algorithm. Workspaces are closed forms; times and shares
-are calibrated. The docstrings state how many measured workspaces ("rows") are exact.
+Each function in ``CUDA_CORE_ALGORITHMS`` and ``TENSOR_CORE_ALGORITHMS`` describes one. Workspaces are
+closed forms; times and shares are calibrated, one for each pass in the order of ``PASSES``. The
+docstrings state how many measured workspaces ("rows") are exact.
 
 Sources: workspaces and kernels of 168 public profiler traces (TensorFlow 2.3 to 2.4.1; V100, P100, T4,
 GTX 1080, GTX 1060, RTX 2060), of NVIDIA's mnistCUDNN sample on newer cards (cuDNN 8.0 to 9.10), of
@@ -10,8 +11,8 @@ benchmarks/card). docs/accuracy.md states how well they agree.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import NamedTuple
+from functools import lru_cache, partial
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -47,13 +48,16 @@ def next_power_of_two(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
+Axes: TypeAlias = tuple[int, ...]  # sizes of the axes of a tensor
+
+
 class Convolution(msgspec.Struct, frozen=True, kw_only=True):
     """Shapes of one call of cuDNN."""
 
     direction: str  # one of ``PASSES``
-    image: tuple[int, ...]  # batch, channels and axes of the convolved tensor
-    kernel: tuple[int, ...]  # filters and axes of the filter
-    result: tuple[int, ...]  # axes of the forward output
+    image: Axes  # batch, channels and axes of the convolved tensor
+    kernel: Axes  # filters and axes of the filter
+    result: Axes  # axes of the forward output
     groups: int = 1  # the largest of each over the axes
     stride: int = 1
     dilation: int = 1
@@ -70,6 +74,7 @@ class ConvolutionOnCard:
 
     def __init__(self, call: Convolution, gpu: Gpu) -> None:
         self.call = call
+        self.place = PASSES.index(call.direction)
         self.is_forward = call.direction == "forward"
         self.is_input_gradient = call.direction == "input_gradient"
         self.is_filter_gradient = call.direction == "filter_gradient"
@@ -177,11 +182,14 @@ class Offer(NamedTuple):
     name: str = ""
 
 
+# None of an algorithm that cannot compute a convolution.
+MaybeOffer: TypeAlias = Offer | None
+
 # Algorithms with at most this factor of the shortest modelled time may be the fastest on a card.
 LIKELY = 2.0
 
-# Return the offer of an algorithm for a convolution; None if it cannot compute it.
-Algorithm = Callable[[ConvolutionOnCard], Offer | None]
+# Return the offer of an algorithm for a convolution.
+Algorithm = Callable[[ConvolutionOnCard], MaybeOffer]
 
 # Architectures of the cards with measured times.
 CALIBRATED_CAPABILITIES = ("6.0", "6.1", "7.0", "7.5")
@@ -285,37 +293,27 @@ def _offsets_bytes(on: ConvolutionOnCard) -> int:
     return 4 * points + 4 * (points // 2 + 2)
 
 
-def find_plain(on: ConvolutionOnCard) -> Offer | None:
+def find_plain(on: ConvolutionOnCard) -> MaybeOffer:
     """``implicit_convolve_sgemm``, ``dgrad_engine`` and ``wgrad_alg0_engine``: always 0."""
-    if not on.has_cuda_core_algorithms:
-        return None
-
-    if on.is_forward:
-        return _make_offer(
-            on,
-            0,
-            share=0.55,
-            factors=(0.902, 1.49, 0.882, 0.67),
-            launch=54,
-        )
-
-    if on.is_input_gradient:
-        factors = (0.999, 1.98, 1.1, 0.784)
-        return _make_offer(on, 0, share=0.777, factors=factors, launch=181)
+    factors = (
+        (0.902, 1.49, 0.882, 0.67),
+        (0.999, 1.98, 1.1, 0.784),
+        (0.804, 2.64, 1.33, 0.573),
+    )
 
     return _make_offer(
         on,
         0,
-        share=0.779,
-        factors=(0.804, 2.64, 1.33, 0.573),
-        launch=101,
-        splits=True,
+        share=(0.55, 0.777, 0.779)[on.place],
+        factors=factors[on.place],
+        launch=(54, 181, 101)[on.place],
+        splits=on.is_filter_gradient,
     )
 
 
-def find_precomputed(on: ConvolutionOnCard) -> Offer | None:
+def find_precomputed(on: ConvolutionOnCard) -> MaybeOffer:
     """Implicit GEMM with precomputed offsets (``scudnn_*_relu_*``): 396 of 396 rows."""
-    if not (on.is_forward and on.has_cuda_core_algorithms):
+    if not on.is_forward:
         return None
 
     kernel_bytes = 4 * on.filters * on.channels * on.window_area
@@ -330,9 +328,9 @@ def find_precomputed(on: ConvolutionOnCard) -> Offer | None:
     )
 
 
-def find_strided(on: ConvolutionOnCard) -> Offer | None:
+def find_strided(on: ConvolutionOnCard) -> MaybeOffer:
     """``scudnn_*stridedB*``: 67 of 67 rows."""
-    if not (on.is_input_gradient and on.has_cuda_core_algorithms):
+    if not on.is_input_gradient:
         return None
 
     image_bytes = 4 * on.batch * on.channels * on.height * on.width
@@ -348,9 +346,9 @@ def find_strided(on: ConvolutionOnCard) -> Offer | None:
     )
 
 
-def find_split_k(on: ConvolutionOnCard) -> Offer | None:
+def find_split_k(on: ConvolutionOnCard) -> MaybeOffer:
     """``stridedB_splitK``: 181 of 181 rows; the kernel's name has its tile, here 64 filters."""
-    if not (on.is_filter_gradient and on.has_cuda_core_algorithms):
+    if not on.is_filter_gradient:
         return None
 
     taps = on.channels * on.window_area
@@ -371,7 +369,7 @@ def find_split_k(on: ConvolutionOnCard) -> Offer | None:
 
 def _is_winograd(on: ConvolutionOnCard, window: int) -> bool:
     is_square = on.window_height == on.window_width == window
-    return on.has_cuda_core_algorithms and on.is_dense and is_square
+    return on.is_dense and is_square
 
 
 def _count_tiles(on: ConvolutionOnCard, side: int) -> int:
@@ -380,53 +378,20 @@ def _count_tiles(on: ConvolutionOnCard, side: int) -> int:
     return pad(on.batch, 16) * rows * divide_up(on.written_width, side)
 
 
-def find_winograd_4x4(on: ConvolutionOnCard) -> Offer | None:
-    """``winograd_nonfused``, 4x4 tiles of a 3x3 filter: all rows."""
-    return _find_winograd(
-        on,
-        window=3,
-        tile=4,
-        products=36,
-        share=_select(
-            on,
-            forward=0.594,
-            input_gradient=0.786,
-            filter_gradient=1.21,
-        ),
-        factors=(0.996, 2.64, 1.59, 1.51),
-        launch=44,
-    )
-
-
-def find_winograd_9x9(on: ConvolutionOnCard) -> Offer | None:
-    """``winograd_nonfused``, 9x9 tiles of a 5x5 filter: all rows."""
-    return _find_winograd(
-        on,
-        window=5,
-        tile=9,
-        products=169,
-        share=_select(
-            on,
-            forward=0.402,
-            input_gradient=0.354,
-            filter_gradient=1.9,
-        ),
-        factors=(1.01, 1.36, 1.23, 0.873),
-        launch=58.7,
-    )
-
-
-def _find_winograd(
+def find_winograd(
     on: ConvolutionOnCard,
     *,
     window: int,
     tile: int,
     products: int,
-    share: float,
+    shares: tuple[float, float, float],
     factors: tuple[float, float, float, float],
     launch: float,
-) -> Offer | None:
-    """Return ``winograd_nonfused``; its transformed tensors are float32, one for each product."""
+) -> MaybeOffer:
+    """``winograd_nonfused``; its transformed tensors are float32, one for each product: all rows.
+
+    The filter has the sides ``window``, a tile of the result the sides ``tile``.
+    """
     if not _is_winograd(on, window=window) or (
         on.uses_tensor_cores and not on.is_filter_gradient
     ):
@@ -439,7 +404,7 @@ def _find_winograd(
     return _make_offer(
         on,
         workspace,
-        share=share,
+        share=shares[on.place],
         factors=factors,
         launch=launch,
         product=_find_transformed_product(on, tiles),
@@ -448,7 +413,7 @@ def _find_winograd(
     )
 
 
-def find_winograd_fused(on: ConvolutionOnCard) -> Offer | None:
+def find_winograd_fused(on: ConvolutionOnCard) -> MaybeOffer:
     """``generateWinogradTiles``: 538 of 538 rows."""
     if on.is_filter_gradient or on.uses_tensor_cores or not _is_winograd(on, window=3):
         return None
@@ -484,14 +449,14 @@ def _tries_fft(on: ConvolutionOnCard) -> bool:
     return on.window_area > 1 or has_power_of_two or is_large_filter
 
 
-def find_fft(on: ConvolutionOnCard) -> Offer | None:
+def find_fft(on: ConvolutionOnCard) -> MaybeOffer:
     """``fft2d_r2c`` with one tile: 433 of 433 rows.
 
     The constant for 256 points is fitted to one layer.
     """
     side = max(next_power_of_two(on.full_side), 16)
 
-    if not (on.has_cuda_core_algorithms and on.is_dense and side <= 256):
+    if not on.is_dense or side > 256:
         return None
     if on.uses_tensor_cores and not _tries_fft(on):
         return None
@@ -517,12 +482,7 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
     return _make_offer(
         on,
         workspace,
-        share=_select(
-            on,
-            forward=0.735,
-            input_gradient=1.05,
-            filter_gradient=1.52,
-        ),
+        share=(0.735, 1.05, 1.52)[on.place],
         factors=(1.72, 4.43, 1.97, 1.81),
         launch=9.51,
         product=_find_transformed_product(on, on.batch),
@@ -532,13 +492,11 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
     )
 
 
-def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
+def find_fft_tiling(on: ConvolutionOnCard) -> MaybeOffer:
     """FFT of 32x32 tiles, which is tried beside tensor cores: 48 of 48 rows."""
     side = max(on.window_height, on.window_width)
     is_tried = on.is_input_gradient and on.uses_tensor_cores
-    is_offered = (
-        on.has_cuda_core_algorithms and on.call.dilation == 1 and on.call.stride <= 2
-    )
+    is_offered = on.call.dilation == 1 and on.call.stride <= 2
 
     if not (is_tried and is_offered and 1 < side <= 32):
         return None
@@ -578,11 +536,8 @@ def _find_share_without_copies(on: ConvolutionOnCard) -> float:
     return 0.6 if on.channels <= 4 else 0.03
 
 
-def find_tensor_cores(on: ConvolutionOnCard) -> Offer | None:
+def find_tensor_cores(on: ConvolutionOnCard) -> MaybeOffer:
     """Tensor cores on the caller's tensors."""
-    if not on.uses_tensor_cores:
-        return None
-
     share = _find_share_without_copies(on)
 
     if on.is_filter_gradient and on.call.channels_last:
@@ -593,9 +548,9 @@ def find_tensor_cores(on: ConvolutionOnCard) -> Offer | None:
     return Offer(0, 1 / share)
 
 
-def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> Offer | None:
+def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> MaybeOffer:
     """Tensor cores on copies of image and filter; the result is written in the caller's order."""
-    if not on.uses_tensor_cores or on.is_filter_gradient:
+    if on.is_filter_gradient:
         return None
 
     if on.call.channels_last:
@@ -611,10 +566,8 @@ def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> Offer | None:
     return Offer(on.image_copy_bytes + on.kernel_copy_bytes + 16, 1 / share)
 
 
-def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
+def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> MaybeOffer:
     """Tensor cores on copies of all tensors."""
-    if not on.uses_tensor_cores:
-        return None
     if on.is_filter_gradient and not on.is_pointwise:
         return None
 
@@ -633,9 +586,9 @@ def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
     return Offer(copies + 16, 1 / share)
 
 
-def find_tensor_cores_split_k(on: ConvolutionOnCard) -> Offer | None:
+def find_tensor_cores_split_k(on: ConvolutionOnCard) -> MaybeOffer:
     """Partial sums in float32: one for each example of a product, else enough to fill the card."""
-    if not (on.uses_tensor_cores and on.is_filter_gradient):
+    if not on.is_filter_gradient:
         return None
 
     taps = on.padded_channels * on.window_points
@@ -656,30 +609,35 @@ def find_tensor_cores_split_k(on: ConvolutionOnCard) -> Offer | None:
     return Offer(workspace + 16, 1 / 0.85)
 
 
-def _select(
-    on: ConvolutionOnCard,
-    *,
-    forward: float,
-    input_gradient: float,
-    filter_gradient: float,
-) -> float:
-    if on.is_forward:
-        return forward
-
-    return input_gradient if on.is_input_gradient else filter_gradient
-
-
-# Algorithms in the order in which TensorFlow tries them.
-ALGORITHMS: dict[str, Algorithm] = {
+# Algorithms in the order in which TensorFlow tries them: those on CUDA cores come first.
+CUDA_CORE_ALGORITHMS: dict[str, Algorithm] = {
     "precomputed": find_precomputed,
     "plain": find_plain,
     "strided": find_strided,
     "split-k": find_split_k,
-    "winograd-4x4": find_winograd_4x4,
-    "winograd-9x9": find_winograd_9x9,
+    "winograd-4x4": partial(
+        find_winograd,
+        window=3,
+        tile=4,
+        products=36,
+        shares=(0.594, 0.786, 1.21),
+        factors=(0.996, 2.64, 1.59, 1.51),
+        launch=44,
+    ),
+    "winograd-9x9": partial(
+        find_winograd,
+        window=5,
+        tile=9,
+        products=169,
+        shares=(0.402, 0.354, 1.9),
+        factors=(1.01, 1.36, 1.23, 0.873),
+        launch=58.7,
+    ),
     "winograd-fused": find_winograd_fused,
     "fft": find_fft,
     "fft-tiling": find_fft_tiling,
+}
+TENSOR_CORE_ALGORITHMS: dict[str, Algorithm] = {
     "tensor-cores": find_tensor_cores,
     "tensor-cores-two-copies": find_tensor_cores_two_copies,
     "tensor-cores-three-copies": find_tensor_cores_three_copies,
@@ -704,9 +662,16 @@ def find_offers(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Offer, .
     (``BestCudnnConvAlgorithm`` in ``gpu_utils.cc``).
     """
     on = ConvolutionOnCard(call, gpu)
+    algorithms: dict[str, Algorithm] = {}
+
+    if on.has_cuda_core_algorithms:
+        algorithms |= CUDA_CORE_ALGORITHMS
+    if on.uses_tensor_cores:
+        algorithms |= TENSOR_CORE_ALGORITHMS
+
     found: list[Offer] = []
 
-    for name, algorithm in ALGORITHMS.items():
+    for name, algorithm in algorithms.items():
         offer = algorithm(on)
         if offer is not None and offer.bytes <= limit_bytes:
             found.append(offer._replace(name=name))

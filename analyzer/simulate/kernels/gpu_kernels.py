@@ -34,6 +34,7 @@ from analyzer.model.graph.host_copies import (
 from analyzer.simulate.kernels import cpu_kernels as cpu
 from analyzer.simulate.kernels.cudnn_algorithms import (
     PASSES,
+    Axes,
     Convolution,
     find_likely_bytes,
     find_offers,
@@ -214,7 +215,7 @@ def plan_convolution(
 def _plan_copies(
     call: Call,
     plan: MemoryPlan,
-    shapes: tuple[tuple[int, ...], ...],
+    shapes: tuple[Axes, ...],
     described: Convolution,
     *,
     is_last: bool,
@@ -254,7 +255,7 @@ def _plan_copies(
     return replace(plan, after_bytes=without_zeros(copies))
 
 
-def _find_shapes(call: Call, direction: str) -> tuple[tuple[int, ...] | None, ...]:
+def _find_shapes(call: Call, direction: str) -> tuple[Axes | None, ...]:
     """Return the shapes of image, kernel and result of a pass; None if unknown."""
     if direction == "forward":
         return call.shape(0), call.shape(1), call.out_shape()
@@ -268,7 +269,7 @@ def _describe(
     call: Call,
     gpu: Gpu,
     direction: str,
-    shapes: tuple[tuple[int, ...], ...],
+    shapes: tuple[Axes, ...],
     *,
     last: bool,
 ) -> Convolution:
@@ -315,7 +316,7 @@ def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -
     return missing % 2
 
 
-def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> bool:
+def _is_product(call: Call, image: Axes, kernel: Axes) -> bool:
     """Return whether a call in NHWC is a plain matrix product, without temporaries."""
     if kernel[-2] != image[-1]:
         return False

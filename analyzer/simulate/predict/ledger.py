@@ -56,6 +56,7 @@ class Buffer:
 
 # The buffer of a tensor; None for a missing input, or a result in other memory.
 Tensor: TypeAlias = Buffer | None
+Tensors: TypeAlias = list[Tensor]
 
 
 _Tensor = TypeVar("_Tensor", bound=Tensor)
@@ -77,7 +78,7 @@ class ListCall:
         ledger: Ledger,
         node: int,
         plan: MemoryPlan,
-        inputs: list[Tensor],
+        inputs: Tensors,
         index: int,
     ) -> None:
         self._ledger = ledger
@@ -86,18 +87,18 @@ class ListCall:
         self._inputs = inputs  # a list that the kernel changes in place is removed
         self._index = index
 
-    def _new(self) -> list[Tensor]:
+    def _new(self) -> Tensors:
         """``EmptyTensorList``, and ``TensorListReserve`` with its elements unset."""
         return [self._make_list([])]
 
-    def _push(self) -> list[Tensor]:
+    def _push(self) -> Tensors:
         value = self._take_value()
         handle, elements = self._change_list()
         elements.append(value)
 
         return [handle]
 
-    def _pop(self) -> list[Tensor]:
+    def _pop(self) -> Tensors:
         elements = self._elements_of(self._inputs[0])
         element = self._share_element(elements[-1] if elements else None, elements, 1)
         handle, own = self._change_list()
@@ -107,7 +108,7 @@ class ListCall:
 
         return [handle, element]
 
-    def _set(self) -> list[Tensor]:
+    def _set(self) -> Tensors:
         value = self._take_value()
         handle, own = self._change_list()
         index = self._index
@@ -118,13 +119,13 @@ class ListCall:
 
         return [handle]
 
-    def _get(self) -> list[Tensor]:
+    def _get(self) -> Tensors:
         elements = self._elements_of(self._inputs[0])
         element = next(iter(elements[self._index : self._index + 1]), None)
 
         return [self._share_element(element, elements, 0)]
 
-    def _stack(self) -> list[Tensor]:
+    def _stack(self) -> Tensors:
         first, *others = (output.size_bytes for output in self._plan.outputs)
         elements = self._elements_of(self._inputs[0])
         sizes = [first or _element_bytes(elements) * len(elements), *others]
@@ -134,7 +135,7 @@ class ListCall:
             for index, size in enumerate(sizes)
         ]
 
-    def _unstack(self) -> list[Tensor]:
+    def _unstack(self) -> Tensors:
         """Copy each row of a tensor into an unset element of a list, or into a new list."""
         if self._plan.value:
             handle, own = self._change_list()
@@ -148,18 +149,18 @@ class ListCall:
 
         return [handle]
 
-    def _resize(self) -> list[Tensor]:
+    def _resize(self) -> Tensors:
         handle, _ = self._change_list()
         return [handle]
 
-    def _zeros(self) -> list[Tensor]:
+    def _zeros(self) -> Tensors:
         """Make zeros for each set element (``TensorListZerosLike``)."""
         elements = self._elements_of(self._inputs[0])
         zeros = [one and self._allocate(one.size_bytes) for one in elements]
 
         return [self._make_list(zeros)]
 
-    def _add(self) -> list[Tensor]:
+    def _add(self) -> Tensors:
         """Sum lists element by element; share an element that only one list has.
 
         ``TensorListBinaryAdd``; ``AddNOp<Device, Variant>`` (``aggregate_ops.cc``) adds one by one.
@@ -171,11 +172,11 @@ class ListCall:
 
         return [self._make_list(total)]
 
-    def _pack(self) -> list[Tensor]:
+    def _pack(self) -> Tensors:
         """Make an optional, which holds all inputs."""
         return [self._make_list(_share_all(self._inputs))]
 
-    def _unpack(self) -> list[Tensor]:
+    def _unpack(self) -> Tensors:
         count = len(self._plan.outputs)
         elements = _share_all(self._elements_of(self._inputs[0])[:count])
         return elements + [None] * (count - len(elements))
@@ -205,7 +206,7 @@ class ListCall:
         size_bytes = self._plan.outputs[output].size_bytes or _element_bytes(others)
         return self._ledger.allocate(size_bytes, self._node, output, OUTPUT)
 
-    def _change_list(self) -> tuple[Buffer, list[Tensor]]:
+    def _change_list(self) -> tuple[Buffer, Tensors]:
         """Return a list to change: the first input itself if nothing else uses it, else a copy."""
         source = self._inputs[0]
         if source is not None and source.references == 1:
@@ -218,7 +219,7 @@ class ListCall:
 
         return self._make_list(elements), elements
 
-    def _make_list(self, elements: list[Tensor]) -> Buffer:
+    def _make_list(self, elements: Tensors) -> Buffer:
         size_bytes = self._plan.outputs[0].size_bytes
         handle = self._ledger.allocate(size_bytes, self._node, 0, OUTPUT)
         handle.elements = elements
@@ -232,7 +233,7 @@ class ListCall:
         return handle.elements or ()
 
 
-def _share_all(elements: Sequence[Tensor]) -> list[Tensor]:
+def _share_all(elements: Sequence[Tensor]) -> Tensors:
     return [share(element) for element in elements]
 
 
@@ -240,7 +241,7 @@ def _element_bytes(elements: Sequence[Tensor]) -> int:
     return next((one.size_bytes for one in elements if one is not None), 0)
 
 
-_LIST_KERNELS: dict[Effect, Callable[[ListCall], list[Tensor]]] = {
+_LIST_KERNELS: dict[Effect, Callable[[ListCall], Tensors]] = {
     effect: getattr(ListCall, f"_{effect.name.lower()}")
     for effect in Effect
     if effect not in (Effect.NONE, Effect.READ, Effect.ASSIGN, Effect.UPDATE)
@@ -324,9 +325,9 @@ class Ledger:
     def compute(
         self,
         node: int,
-        inputs: list[Tensor],
+        inputs: Tensors,
         iteration: int,
-    ) -> tuple[list[Tensor], list[Tensor]]:
+    ) -> tuple[Tensors, Tensors]:
         """Run an op in an iteration; return its outputs, and the buffers that it uses until its end."""
         self.ran.append(node)
         if node in self.held:
@@ -367,7 +368,7 @@ class Ledger:
         self,
         node: int,
         sizes_bytes: Iterable[int],
-    ) -> list[Tensor]:
+    ) -> Tensors:
         """Return temporaries of these sizes."""
         return [self.allocate(size, node) for size in sizes_bytes]
 
@@ -376,7 +377,7 @@ class Ledger:
         node: int,
         index: int,
         output: Output,
-        inputs: list[Tensor],
+        inputs: Tensors,
     ) -> Tensor:
         way = output.way
         if way is Way.NONE:

@@ -75,7 +75,7 @@ def predict_note(
     ``growth`` are of a card's pool; its default limit if None.
     """
     structure = index_note_graph(note)
-    if structure is None:
+    if not note.ops:
         raise TraceError(
             "The note has no graph to predict from.",
             hint="Estimate again.",
@@ -255,9 +255,9 @@ def _attribute(
         labels,
         table,
         schedule.steps,
-        np.zeros(len(table), dtype=np.int8),
+        np.zeros(len(table), np.int8),
         np.array([], np.int64),
-        np.zeros(len(table), dtype=bool),
+        np.zeros(len(table), bool),
         infer=infer,
         jit=False,
     )

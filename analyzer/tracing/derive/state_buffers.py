@@ -354,7 +354,7 @@ def _find_new_values(
     dies = table["dies"].to_numpy()
 
     ends = np.array([step.last for step in steps])
-    number = table["step"].fillna(-1).to_numpy(dtype=np.int64)
+    number = table["step"].fillna(-1).to_numpy(np.int64)
     outlives = dies > ends[number]
     found = {}
 

@@ -189,8 +189,8 @@ def derive_graph(
     table: pd.DataFrame,
     raw: RawTrace,
     steps: Sequence[Step],
-) -> tuple[pd.DataFrame, GraphIndex | None]:
-    """Return the graph of the functions and eager steps that ran in a trace; None without ops.
+) -> tuple[pd.DataFrame, GraphIndex]:
+    """Return the graph of the functions and eager steps that ran in a trace.
 
     The table gets the graph's names of ops and tensors.
     """
@@ -205,9 +205,6 @@ def derive_graph(
     tensors[list(building.tensors)] = list(building.tensors.values())
     names[list(building.renamed)] = list(building.renamed.values())
     table = table.assign(tensor=pd.Categorical(tensors), op=pd.Categorical(names))
-
-    if not ops:
-        return table, None
 
     index = build_graph_index(
         ops,

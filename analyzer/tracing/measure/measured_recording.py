@@ -19,7 +19,7 @@ from analyzer.model.contract.run_note import (
 )
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import NO_GRAPH, GraphIndex, remove_rewrite
+from analyzer.model.graph.graph_index import GraphIndex, remove_rewrite
 from analyzer.model.recording.records import (
     Device,
     Kind,
@@ -69,7 +69,14 @@ from analyzer.tracing.parse.run_folder import (
     index_note_graph,
     read_run,
 )
-from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
+from analyzer.tracing.parse.xplane import (
+    WATCHED_STEP,
+    RawTrace,
+    Span,
+    Spans,
+    Statistic,
+    read_trace,
+)
 from analyzer.tracing.xla.compiled_modules import (
     describe_modules,
     divide_temporaries,
@@ -159,12 +166,11 @@ def measure(
     raw, table, steps, integrity = _pair_and_cut(raw, note, main)
     structure = index_note_graph(note)
 
-    is_lost = structure is None and not note.step.eager
+    is_lost = not structure.ops and not note.step.eager
     if (is_lost or not note.is_captured) and not is_tpu(main):
         table, structure = derive_graph(table, raw, steps)
 
-    graph = structure or NO_GRAPH
-    plans = find_plans(note, graph) if note.is_captured else read_modules(raw)
+    plans = find_plans(note, structure) if note.is_captured else read_modules(raw)
     table, sharing = _label_buffers(table, raw, note, structure, steps, plans, main)
 
     shown, events_shown, steps_shown = divide_temporaries(
@@ -172,12 +178,12 @@ def measure(
         events,
         steps,
         plans,
-        graph,
+        structure,
         allocator=main,
         infer=note.step.infers,
     )
 
-    if plans and structure is not None:
+    if plans:
         sharing = Sharing(structure, find_step_tensors(shown))
 
     found = _find_warnings(steps, note, main)
@@ -185,7 +191,7 @@ def measure(
     if not note.is_captured:
         found += warn_about_modules(raw, plans)
 
-        if structure is not None:
+        if structure.ops:
             found += _warn_about_cut(shown, main)
 
     return Recording(
@@ -277,13 +283,13 @@ def _label_buffers(
     table: pd.DataFrame,
     raw: RawTrace,
     note: RunNote,
-    structure: GraphIndex | None,
+    structure: GraphIndex,
     steps: Sequence[Step],
     plans: Plans,
     main: str,
-) -> tuple[pd.DataFrame, Sharing | None]:
+) -> tuple[pd.DataFrame, Sharing]:
     if note.is_captured:
-        table = name_call_requests(table, raw, plans, structure or NO_GRAPH)
+        table = name_call_requests(table, raw, plans, structure)
 
     table, sharing = attribute(table, raw, note, structure, steps)
     table = label_workspaces(table)
@@ -291,7 +297,7 @@ def _label_buffers(
     if note.is_captured:
         return table, sharing
 
-    if structure is not None:
+    if structure.ops:
         own = table[table["allocator"] == main]
         table = take_parts(table, find_parts(own, structure), main)
 
@@ -302,16 +308,15 @@ def _describe_step(
     note: RunNote,
     raw: RawTrace,
     plans: Plans,
-    structure: GraphIndex | None,
+    structure: GraphIndex,
 ) -> StepConfig:
     """Return the settings in the note, else those that the modules and the derived graph show."""
     if note.is_captured:
         return note.step
 
-    names = structure.ops if structure is not None else ()
-    eager = sum("#" in name for name in names)
+    eager = sum("#" in name for name in structure.ops)
 
-    return replace(describe_modules(raw, plans), eager=2 * eager > len(names))
+    return replace(describe_modules(raw, plans), eager=2 * eager > len(structure.ops))
 
 
 def _describe_tpu(events: pd.DataFrame, allocator: str) -> str:
@@ -337,7 +342,7 @@ def _list_notes(
     events: pd.DataFrame,
     main: str,
     note: RunNote,
-    structure: GraphIndex | None,
+    structure: GraphIndex,
 ) -> Iterator[str]:
     """Yield notes on a TPU, those of the capture or on a derived graph, and on other allocators."""
     if is_tpu(main):
@@ -345,7 +350,7 @@ def _list_notes(
 
     yield from note.notes
 
-    if not note.is_captured and structure is not None and structure.evidence:
+    if not note.is_captured and structure.evidence:
         yield (
             f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
             "the op before a tensor's free counts as its last user."
@@ -371,7 +376,7 @@ def _describe_allocators(events: pd.DataFrame, main: str) -> Iterator[str]:
         yield f"Peaks of allocators beside {main}: {', '.join(others)}."
 
 
-def _find_step_marks(raw: RawTrace, note: RunNote) -> tuple[Span, ...]:
+def _find_step_marks(raw: RawTrace, note: RunNote) -> Spans:
     """Return the step marks; in a watched program only the capture's, or one for its whole run."""
     if note.watch is None:
         return raw.step_markers
@@ -554,7 +559,7 @@ def _warn_about_cut(table: pd.DataFrame, allocator: str) -> list[str]:
 _TOLERANCE = 0.06  # of a card's memory, relative to the catalogue's figure
 
 
-def name_card(facts: Mapping[str, int | float | str]) -> str:
+def name_card(facts: Mapping[str, Statistic]) -> str:
     """Return a card's name, or its properties if no known card has them; empty without properties."""
     units = int(facts.get("core_count", 0))
     memory = int(facts.get("memory_size", 0))

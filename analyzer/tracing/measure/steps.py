@@ -12,7 +12,7 @@ import pandas as pd
 from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, is_apply
-from analyzer.tracing.parse.xplane import RawTrace, Span
+from analyzer.tracing.parse.xplane import RawTrace, Span, Spans
 
 # Share of the largest run's bytes below which a function is part of the input pipeline or a metric.
 _SHARE_OF_LARGEST = 1 / 8
@@ -54,7 +54,7 @@ def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...
     return tuple(steps)
 
 
-def find_run_spans(raw: RawTrace, allocator: str) -> tuple[Span, ...]:
+def find_run_spans(raw: RawTrace, allocator: str) -> Spans:
     """Return the spans of the steps; empty if there is no evidence."""
     events = raw.events[raw.events["allocator"] == allocator]
     is_trial = (events["region"] == "") & (events["requested_bytes"] >= GUARDS_BYTES)
@@ -68,7 +68,7 @@ def find_run_spans(raw: RawTrace, allocator: str) -> tuple[Span, ...]:
     )
 
 
-def _find_functions(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
+def _find_functions(raw: RawTrace, births: pd.DataFrame) -> Spans:
     """Return the runs of the function that requests the most; training before other runs."""
     in_run = births[births["run_id"] != 0]
     sizes = in_run.groupby("run_id")["requested_bytes"].sum()
@@ -96,7 +96,7 @@ def _find_functions(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
     return _spans(zip(starts, ends, strict=True))
 
 
-def _find_calls(calls: Iterable[Span]) -> tuple[Span, ...]:
+def _find_calls(calls: Iterable[Span]) -> Spans:
     """Return the calls of the JAX function that takes the most time."""
     times: Counter[str] = Counter()
     for call in calls:
@@ -109,7 +109,7 @@ def _find_calls(calls: Iterable[Span]) -> tuple[Span, ...]:
     )
 
 
-def _find_modules(raw: RawTrace, events: pd.DataFrame) -> tuple[Span, ...]:
+def _find_modules(raw: RawTrace, events: pd.DataFrame) -> Spans:
     """Return the runs of compiled modules on the thread that requests memory."""
     modules = [op for op, kind in raw.op_types.items() if kind in MODULE_TYPES]
     runs = raw.op_runs[raw.op_runs["op"].isin(modules)]
@@ -123,7 +123,7 @@ def _find_modules(raw: RawTrace, events: pd.DataFrame) -> tuple[Span, ...]:
     return _spans(zip(runs["start_ps"], runs["end_ps"], strict=True))
 
 
-def _find_updates(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
+def _find_updates(raw: RawTrace, births: pd.DataFrame) -> Spans:
     """Return the spans between the updates of the variables in an eager program."""
     ops = raw.op_runs["op"]
     applied = raw.op_runs[ops.map(lambda op: is_apply(raw.op_types.get(op, op)))]
@@ -134,7 +134,7 @@ def _find_updates(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
     ends = applied["end_ps"].to_numpy()
     times = births["time_ps"].to_numpy()
     is_backward = births["op"].map(lambda op: op.endswith("Grad"))
-    backward = times[is_backward.to_numpy(dtype=bool)]
+    backward = times[is_backward.to_numpy(bool)]
 
     # Gradients between two updates belong to another step.
     before_start = np.searchsorted(backward, starts[1:])
@@ -152,7 +152,7 @@ def _find_updates(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
     return _spans(spans)
 
 
-def _spans(bounds: Iterable[tuple[int, int]]) -> tuple[Span, ...]:
+def _spans(bounds: Iterable[tuple[int, int]]) -> Spans:
     """Return spans without names or threads, in order of time."""
     ordered = sorted((int(start), int(end)) for start, end in bounds)
     return tuple(Span("", start, end, 0, {}) for start, end in ordered)

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analyzer.model.contract.fields import Category, tensor_bytes
 from analyzer.model.contract.run_note import CONVOLUTIONS, TensorSpec
-from analyzer.model.graph.buffer_sharing import ITERATOR, Sharing
+from analyzer.model.graph.buffer_sharing import ITERATOR, NO_SHARING, Sharing
 from analyzer.model.graph.graph_index import (
     ALIVE_ROLE,
     FORWARD_ROLE,
@@ -70,10 +70,10 @@ def attribute(
     table: pd.DataFrame,
     raw: RawTrace,
     note: RunNote,
-    structure: GraphIndex | None,
+    structure: GraphIndex,
     steps: Sequence[Step],
-) -> tuple[pd.DataFrame, Sharing | None]:
-    """Return the table with all labels, and the tensors that share a buffer (None without a graph)."""
+) -> tuple[pd.DataFrame, Sharing]:
+    """Return the table with all labels, and the tensors of the graph that share a buffer."""
     labels = Labels(len(table))
     is_handle = (table["op"] == HANDLE).to_numpy()
     _label_by_events(labels, table, is_handle)
@@ -84,7 +84,7 @@ def attribute(
     held = _find_held(table, raw, note)
     _label_noted(labels, table, raw, note, structure, held)
 
-    if structure is not None and not note.snapshots:
+    if structure.ops and not note.snapshots:
         for row, kind in find_state(table, structure, steps).items():
             labels.set(row, kind[0], role=kind[1])
 
@@ -92,10 +92,10 @@ def attribute(
     marking = [mark.thread for mark in raw.step_markers]
     marked = np.append(raw.events["thread"].isin(marking), False)
     python = marked[table["born"].to_numpy()]
-    sharing = None
+    sharing = NO_SHARING
     _label_elements(labels, table, raw)
 
-    if structure is not None:
+    if structure.ops:
         tensors = match_outputs(table, structure, freers)
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
         _label_by_graph(labels, table, structure, sharing, tensors, infer=infer)
@@ -194,8 +194,8 @@ def _label_marked(
     raw: RawTrace,
 ) -> npt.NDArray[np.int8]:
     """Label the layers that the capture marked; return the phase of each buffer's birth."""
-    born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
-    phases = np.zeros(len(table), dtype=np.int8)
+    born_ps = table["born_ps"].fillna(-1).to_numpy(np.int64)
+    phases = np.zeros(len(table), np.int8)
 
     for span in find_marks(raw.markers, "phase"):
         number = _PHASES.get(str(span.stats.get("phase")), 0)
@@ -216,7 +216,7 @@ def _label_noted(
     table: pd.DataFrame,
     raw: RawTrace,
     note: RunNote,
-    structure: GraphIndex | None,
+    structure: GraphIndex,
     held: Mapping[str, Sequence[int]],
 ) -> None:
     """Label the variables and the inputs of a note."""
@@ -400,7 +400,7 @@ def _label_pipeline(
     labels: Labels,
     table: pd.DataFrame,
     raw: RawTrace,
-    structure: GraphIndex | None,
+    structure: GraphIndex,
 ) -> None:
     """Label requests without an op's name that a data set makes.
 
@@ -413,7 +413,7 @@ def _label_pipeline(
     is_made &= ~_find_inside(raw.events, calls[is_function])
 
     specs = []
-    if structure is not None:
+    if structure.ops:
         specs = [one for one in _find_batches(structure) if len(one[1].shape or ()) > 1]
         pipeline = set(raw.op_runs["thread"]) - {one.thread for one in raw.step_markers}
 

@@ -15,6 +15,7 @@ from analyzer.model.contract.run_note import (
 )
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.graph_index import (
+    NO_GRAPH,
     NO_LAYERS,
     GraphIndex,
     ScopeTable,
@@ -70,10 +71,10 @@ def read_run(path: Path) -> RunNote:
     )
 
 
-def index_note_graph(note: RunNote) -> GraphIndex | None:
-    """Return the indexed graph of a note, None without one."""
+def index_note_graph(note: RunNote) -> GraphIndex:
+    """Return the indexed graph of a note, which is empty for an eager step."""
     if not note.ops:
-        return None
+        return NO_GRAPH
 
     names = {op.name for op in note.ops}
 

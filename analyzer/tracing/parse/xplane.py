@@ -11,7 +11,7 @@ allocator, without steps, kernels and runs of ops.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -66,6 +66,9 @@ _MODULES = b"/host:metadata"
 _MOST_STEPS = 200_000
 
 
+Statistic: TypeAlias = int | float | str  # of a plane or an event
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """A named interval on one thread."""
@@ -74,7 +77,10 @@ class Span:
     start_ps: int  # picoseconds on the trace's clock
     end_ps: int
     thread: int
-    stats: dict[str, int | float | str]
+    stats: dict[str, Statistic]
+
+
+Spans: TypeAlias = tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +88,8 @@ class RawTrace:
     """The memory events, marks and op runs of a trace."""
 
     events: pd.DataFrame  # table with the columns of ``EVENTS``, sorted by time
-    step_markers: tuple[Span, ...]
-    markers: tuple[Span, ...]
+    step_markers: Spans
+    markers: Spans
     # On the host: ``op``, ``start_ps``, ``end_ps``, ``thread``, by start
     op_runs: pd.DataFrame
     # The same for calls of iterators and of their functions
@@ -96,9 +102,9 @@ class RawTrace:
     kernels: pd.DataFrame
     # Runs of functions; see ``KernelColumns.function_runs``
     function_runs: pd.DataFrame
-    calls: tuple[Span, ...] = ()
+    calls: Spans = ()
     # Properties such as ``core_count``
-    cards: tuple[Mapping[str, int | float | str], ...] = ()
+    cards: tuple[Mapping[str, Statistic], ...] = ()
     damages: tuple[DamageRow, ...] = ()
     # Name -> compiled HloProto
     modules: Mapping[str, bytes] = field(default_factory=dict)
@@ -212,7 +218,7 @@ class _Reading:
         filled: list[int] = []
         op_types: dict[str, str] = {}
 
-        cards: list[dict[str, int | float | str]] = []
+        cards: list[dict[str, Statistic]] = []
         ran_xla = False
         read_bytes = 0
 
@@ -321,7 +327,7 @@ class _Reading:
             thread=line + 1,
         )
 
-    def _sort(self, name: str, base_ps: Positions) -> tuple[Span, ...]:
+    def _sort(self, name: str, base_ps: Positions) -> Spans:
         """Return the spans with a name by time, on the trace's clock."""
         moved = []
 
@@ -425,7 +431,7 @@ def _span(content: bytes, line: int, names: PlaneNames) -> Span:
 def _plain_stats(
     stats: Any,
     names: dict[int, str],
-) -> Iterator[tuple[str, int | float | str]]:
+) -> Iterator[tuple[str, Statistic]]:
     for stat in stats:
         name = names.get(stat.metadata_id, "")
 

@@ -664,7 +664,7 @@ def _insert_moments(
     count: np.ndarray,
 ) -> pd.DataFrame:
     """Return the events with moments after each row in ``at``, with interpolated times."""
-    counts = np.zeros(len(events), dtype=np.int64)
+    counts = np.zeros(len(events), np.int64)
     np.add.at(counts, at, count)
     source = np.repeat(np.arange(len(events)), 1 + counts)
     place = np.arange(len(source)) - np.searchsorted(source, source, side="left")

@@ -14,7 +14,6 @@ from msgspec import structs
 from analyzer.explain.need import find_need
 from analyzer.explain.verdict import FITS, Question, judge, make_verdict
 from analyzer.model.contract.report_file import (
-    Basis,
     LimitOf,
     Need,
     NeedOf,
@@ -23,7 +22,7 @@ from analyzer.model.contract.report_file import (
 )
 from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.graph.graph_index import GRADIENT_ROLE
-from analyzer.model.recording.records import TRIAL
+from analyzer.model.recording.records import TRIAL, Kind
 from analyzer.model.units import BoundedBytes, Range
 from analyzer.report.answer import answer_lines, has_limit
 from analyzer.report.result import Result
@@ -65,11 +64,11 @@ def make_need(random: random.Random, *, exact: bool) -> tuple[Need, Need]:
     return least, structs.replace(least, first_step=trials)
 
 
-def make_question(random: random.Random, basis: Basis) -> Question | None:
+def make_question(random: random.Random, kind: Kind) -> Question | None:
     if random.random() < 0.1:
         return None
     limit = make_size(random, 24 * GIB, exact=random.random() < 0.3)
-    is_own = basis is Basis.SIMULATED_CARD and random.random() < 0.8
+    is_own = kind is Kind.SIMULATED_CARD and random.random() < 0.8
     runs = random.random() < 0.7
     if random.random() < 0.4:
         limit = BoundedBytes.exactly(limit.bytes)
@@ -88,14 +87,13 @@ def make_question(random: random.Random, basis: Basis) -> Question | None:
 
 
 def make_result(random: random.Random) -> tuple[VerdictFigures, str]:
-    basis = random.choice(list(Basis))
-    question = make_question(random, basis)
+    kind = random.choice(list(Kind))
+    question = make_question(random, kind)
     has_failed = random.random() < 0.1
     if question is not None and question.is_own:
         has_failed = not question.runs_at_limit
     base = VerdictFigures(
         outcome=Outcome.FAILED if has_failed else Outcome.NO_LIMIT,
-        basis=basis,
         card="Tesla T4"
         if question is None or question.limit_of is LimitOf.CARD
         else None,
@@ -106,9 +104,16 @@ def make_result(random: random.Random) -> tuple[VerdictFigures, str]:
         "the step did not end" if has_failed else random.choice(("", "", "2 unknown"))
     )
     has_run_out = has_failed and random.random() < 0.8
-    least, most = make_need(random, exact=basis is Basis.MEASURED)
+    is_measured = kind is Kind.TRACE
+    least, most = make_need(random, exact=is_measured)
     verdict = make_verdict(
-        base, question, least, most, incomplete=incomplete, has_run_out=has_run_out
+        base,
+        question,
+        least,
+        most,
+        is_measured=is_measured,
+        incomplete=incomplete,
+        has_run_out=has_run_out,
     )
     return verdict, incomplete
 
@@ -156,7 +161,7 @@ def test_no_verdict_contradicts_its_numbers() -> None:
     seen = set()
     for _ in range(RESULTS):
         verdict, incomplete = make_result(chances)
-        seen.add((verdict.outcome, verdict.basis))
+        seen.add(verdict.outcome)
         check_numbers(verdict)
         check_answer(verdict, incomplete)
         shown = structs.replace(
@@ -168,8 +173,7 @@ def test_no_verdict_contradicts_its_numbers() -> None:
             first = answer_lines(shown)[1]
             start = "That is " if has_limit(shown) else "Needs "
             assert first.startswith(start)
-    assert {outcome for outcome, _ in seen} == set(Outcome)
-    assert len(seen) >= 12
+    assert seen == set(Outcome)
 
 
 def test_trials_that_do_not_fit_are_skipped() -> None:
@@ -187,12 +191,12 @@ def test_trials_that_do_not_fit_are_skipped() -> None:
     assert least.first_step.bytes < most.first_step.bytes
     most = structs.replace(most, first_step=most.first_step + BoundedBytes.exactly(GIB))
     room = (least.pool.range.high + most.pool.range.high) // 2
-    base = VerdictFigures(outcome=Outcome.NO_LIMIT, basis=Basis.PREDICTED, headline="")
+    base = VerdictFigures(outcome=Outcome.NO_LIMIT, headline="")
     for limit, is_skipped in ((room, True), (most.pool.range.high, False)):
         question = Question(
             limit_of=LimitOf.USER, limit=BoundedBytes.exactly(limit), runs_at_limit=True
         )
-        verdict = make_verdict(base, question, least, most)
+        verdict = make_verdict(base, question, least, most, is_measured=False)
         assert verdict.outcome is Outcome.FITS
         assert verdict.need is not None
         assert (verdict.need.pool.bytes < most.pool.bytes) == is_skipped
@@ -254,6 +258,5 @@ def test_a_peak_outside_the_traced_steps_leaves_fragmentation_unknown(
     watch = WatchNote(own_peaks=(2 * GIB,))
     analysis = replace(analysis, recording=replace(analysis.recording, watch=watch))
     verdict = judge(analysis, limit * GIB).verdict
-    assert verdict is not None
     assert verdict.outcome is outcome
     assert "needs at least 2.00 GiB of" in verdict.headline

@@ -11,7 +11,7 @@ from analyzer.explain.all_findings import collect
 from analyzer.explain.analysis import Analysis, analyse, saved_without
 from analyzer.explain.questions.peak_tensors import find_batch_tensors, find_state
 from analyzer.model.contract.fields import Category
-from analyzer.model.contract.report_file import Basis, Outcome, VerdictFigures
+from analyzer.model.contract.report_file import Outcome, VerdictFigures
 from analyzer.model.contract.run_note import StepConfig, WatchNote
 from analyzer.model.recording.records import (
     ALLOCATIONS,
@@ -89,9 +89,7 @@ def test_savings_below_a_hundredth_of_the_limit_are_left_out(
         for i in range(8)
     ]
     analysis = analysis_of(*rows, batch=8)
-    verdict = VerdictFigures(
-        outcome=Outcome.NO_LIMIT, basis=Basis.MEASURED, headline="", need_bytes=need
-    )
+    verdict = VerdictFigures(outcome=Outcome.NO_LIMIT, headline="", need_bytes=need)
     # WHEN the memory beside it is small or large
     found = collect(replace(analysis, verdict=verdict)).findings
     # THEN only a saving of at least 1 % is said

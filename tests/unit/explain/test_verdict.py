@@ -74,12 +74,10 @@ def test_a_card_counts_where_more_than_it_has_was_asked_about() -> None:
 
 def test_tensors_of_unknown_size_leave_the_answer_open() -> None:
     analysis = open_result(NOTES / "gpu").analysis
-    assert analysis.verdict is not None
     assert analysis.verdict.outcome is Outcome.FITS
     stated = structs.replace(analysis.recording.uncertainty, unsized=2)
     recording = replace(analysis.recording, uncertainty=stated)
     judged = judge(replace(analysis, recording=recording), None)
-    assert judged.verdict is not None
     assert judged.verdict.outcome is Outcome.CANNOT_TELL
     assert "needs at least" in judged.verdict.headline
 
@@ -91,5 +89,4 @@ def test_a_damaged_trace_is_not_said_to_fit() -> None:
     integrity = TrustFigures(is_damaged=True, damages=(damage,))
     recording = replace(result.recording, integrity=integrity)
     judged = judge(replace(result.analysis, recording=recording), GIB)
-    assert judged.verdict is not None
     assert judged.verdict.outcome is Outcome.CANNOT_TELL

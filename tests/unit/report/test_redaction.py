@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from builders import opened_sample, refusal
+from builders import opened_sample
 
 from analyzer.report.redaction import redact_result
 
@@ -49,7 +49,3 @@ def test_no_name_is_left_and_no_number_changes(name: str, tmp_path: Path) -> Non
     assert quoted == []
     assert "traces/" not in text
     assert str(Path.cwd()) not in text + page
-
-
-def test_a_capture_is_redacted_when_it_is_opened() -> None:
-    assert "--redact" in refusal("trace", "keras:MobileNetV2", "--redact")

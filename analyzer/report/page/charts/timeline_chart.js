@@ -33,8 +33,8 @@ function timelineLines(recording) {
   const { document: doc } = recording;
   const replayed = doc.what_if || null;
   const { verdict, failure } = doc;
-  const besidePool = (verdict && verdict.need && verdict.need.beside_pool) ? verdict.need.beside_pool.bytes : 0;
-  const limit = (verdict && verdict.limit_bytes && verdict.limit_bytes - besidePool) || (failure && failure.memory_limit_bytes) || null;
+  const besidePool = (verdict.need && verdict.need.beside_pool) ? verdict.need.beside_pool.bytes : 0;
+  const limit = (verdict.limit_bytes && verdict.limit_bytes - besidePool) || (failure && failure.memory_limit_bytes) || null;
   const isAsked = replayed && replayed.memory_limit_bytes !== doc.device.memory_limit_bytes;
   const peakPool = doc.peak.pool_bytes || null;
   return [

@@ -73,8 +73,6 @@ def test_growth_over_what_is_allowed_exits_with_4(
         ("nowhere", CNN),
         (CNN, __file__),
         (CNN, Path(__file__).parent),
-        (CNN, CNN, "--fail-on-increase", "much"),
-        (CNN, CNN, "--html", "same.out", "--json", "same.out"),
     ],
 )
 def test_bad_input_is_one_line(arguments: tuple[str | Path, ...], folder: Path) -> None:
