@@ -4,7 +4,6 @@ TensorFlow prints its hint about ``cuda_malloc_async`` for every failure. Here i
 fragmentation caused the failure.
 """
 
-import math
 import shlex
 from collections.abc import Iterator
 
@@ -68,6 +67,7 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
             yield "growth"
 
         yield "shapes"
+        yield words["less"]
     elif cause == Cause.DRIVER_REFUSED:
         yield "pinned" if failure.is_pinned else "refused"
     else:
@@ -97,10 +97,16 @@ def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
         yield "batches"
         return
 
-    if failure.asked is not None and failure.asked.high_bytes < _LARGE_BYTES:
+    if _is_small(failure):
         yield "small_request"
 
     yield from _choose_for_size(failure, words)
+
+
+def _is_small(failure: LoggedFailure) -> bool:
+    """Return whether other tensors than the requested one explain a failure."""
+    asked = failure.asked
+    return asked is not None and asked.high_bytes < _LARGE_BYTES
 
 
 def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
@@ -112,6 +118,10 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     elif 0 < words["most"] < words["batch"]:
         yield "known_batch"
     else:
+        is_lone = words["batch"] < 2 and not (words["op"] or failure.is_on_host)
+        if is_lone and _is_small(failure):
+            yield "small_on_card"
+
         yield words["less"]
 
 
@@ -176,16 +186,7 @@ def write_fit_command(failure: LoggedFailure) -> str | None:
     if failure.has_tiny_limit:
         limit_bytes = 0  # what others left
 
-    limit = f" --limit {_write_limit(limit_bytes)}" if limit_bytes else ""
+    limit = f" --limit {limit_bytes >> 20}MiB" if limit_bytes else ""
     size = f" --batch-size {batch}" if batch > 1 else ""
 
     return f"analyze fit TARGET --gpu {gpu or 'CARD'}{limit}{size}"
-
-
-def _write_limit(size_bytes: int) -> str:
-    """Return a limit as an option takes it, rounded down: ``1024MiB`` or ``13.27GiB``."""
-    mib = size_bytes >> 20
-    if size_bytes % (1 << 20) and mib >= 1024:
-        return f"{math.floor(mib / 10.24) / 100}GiB"
-
-    return f"{mib}MiB"
