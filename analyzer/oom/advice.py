@@ -151,9 +151,8 @@ def find_fit_options(failure: LoggedFailure) -> tuple[str, int | None] | None:
     gpu = look_up_gpu(failure.card_name) if failure.card_name else None
     limit = failure.limit
 
-    if limit is not None and gpu is not None:
-        is_default = limit.low > memory_limit(gpu).range.high
-        limit = None if is_default else limit  # the driver gives less than such a limit
+    if limit and gpu and limit.low > memory_limit(gpu).range.high:
+        limit = None  # the driver gives less
 
     return gpu.id if gpu else "", limit.low if limit else None
 

@@ -335,7 +335,7 @@ def _find_missing_lines(failure: LoggedFailure) -> Iterator[str]:
     if not failure.has_allocator_line:
         yield 'the allocator\'s line "ran out of memory trying to allocate" (level W)'
 
-    if failure.chunks and not failure.is_complete:
-        yield "part of the chunk list: it is truncated, or mixed with another one"
-    elif not failure.chunks:
+    if not failure.chunks:
         yield "the allocator's list of chunks (level I, TF_CPP_MIN_LOG_LEVEL=0)"
+    elif not failure.is_complete:
+        yield "part of the chunk list: it is truncated, or mixed with another one"

@@ -182,7 +182,8 @@ def _names_of(failure: LoggedFailure) -> str:
 def _count_examples(failure: LoggedFailure) -> int:
     """Return the first axis of the request; 0 if it does not count examples."""
     shape = failure.shape or ()
-    is_variable = find("variable_op", _names_of(failure)) is not None
+    names = _names_of(failure)
+    is_variable = find("variable_op", names) is not None
 
     # the kernel of a convolution: height, width and channels, in cuDNN's order the channels first
     is_kernel = len(shape) == 4 and (
@@ -190,6 +191,7 @@ def _count_examples(failure: LoggedFailure) -> int:
     )
     is_image = len(shape) == 3 and shape[2] in (1, 3, 4)  # height, width, channels
     is_other = is_variable or is_weight(failure) or is_kernel or is_image
-    has_examples = len(shape) > 1 and not is_other
+    least = 1 if names.strip() else 2  # two axes without an op may be a kernel's
+    has_examples = len(shape) > least and not is_other
 
     return shape[0] if has_examples else 0
