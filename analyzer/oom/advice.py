@@ -118,8 +118,8 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     elif 0 < words["most"] < words["batch"]:
         yield "known_batch"
     else:
-        is_lone = words["batch"] < 2 and not (words["op"] or failure.is_on_host)
-        if is_lone and _is_small(failure):
+        is_bare = words["batch"] < 2 and not words["op"]
+        if is_bare and _is_small(failure) and not failure.is_on_host:
             yield "small_on_card"
 
         yield words["less"]

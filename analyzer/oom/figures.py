@@ -150,9 +150,12 @@ _CUDNN_KERNELS = ((1, 1), (3, 3), (5, 5))  # few activations are as small
 
 
 def find_batch(failure: LoggedFailure) -> int:
-    """Return the first axis of the request; 0 if it is not the batch, as in a variable's update."""
+    """Return the first axis of the request; 0 if it may not be the batch, as in a variable's update."""
     examples = _count_examples(failure)
-    return examples if examples <= _LARGEST_BATCH else 0
+    if examples > _LARGEST_BATCH or len(failure.shape or ()) < 3:
+        return 0  # of two axes, the first may count tokens
+
+    return examples
 
 
 def is_data_set(failure: LoggedFailure) -> bool:
@@ -182,8 +185,7 @@ def _names_of(failure: LoggedFailure) -> str:
 def _count_examples(failure: LoggedFailure) -> int:
     """Return the first axis of the request; 0 if it does not count examples."""
     shape = failure.shape or ()
-    names = _names_of(failure)
-    is_variable = find("variable_op", names) is not None
+    is_variable = find("variable_op", _names_of(failure)) is not None
 
     # the kernel of a convolution: height, width and channels, in cuDNN's order the channels first
     is_kernel = len(shape) == 4 and (
@@ -191,7 +193,6 @@ def _count_examples(failure: LoggedFailure) -> int:
     )
     is_image = len(shape) == 3 and shape[2] in (1, 3, 4)  # height, width, channels
     is_other = is_variable or is_weight(failure) or is_kernel or is_image
-    least = 1 if names.strip() else 2  # two axes without an op may be a kernel's
-    has_examples = len(shape) > least and not is_other
+    has_examples = len(shape) > 1 and not is_other
 
     return shape[0] if has_examples else 0
