@@ -95,12 +95,11 @@ def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
     """Yield advice for a tensor in host memory, such as an activation on the CPU."""
     if is_data_set(failure):
         yield "batches"
-        return
+    else:
+        if _is_small(failure):
+            yield "small_request"
 
-    if _is_small(failure):
-        yield "small_request"
-
-    yield from _choose_for_size(failure, words)
+        yield from _choose_for_size(failure, words)
 
 
 def _is_small(failure: LoggedFailure) -> bool:
