@@ -4,7 +4,6 @@ TensorFlow prints its hint about ``cuda_malloc_async`` for every failure. Here i
 fragmentation caused the failure.
 """
 
-import math
 import shlex
 from collections.abc import Iterator
 
@@ -68,6 +67,7 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
             yield "growth"
 
         yield "shapes"
+        yield words["less"]
     elif cause == Cause.DRIVER_REFUSED:
         yield "pinned" if failure.is_pinned else "refused"
     else:
@@ -95,12 +95,17 @@ def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
     """Yield advice for a tensor in host memory, such as an activation on the CPU."""
     if is_data_set(failure):
         yield "batches"
-        return
+    else:
+        if _is_small(failure):
+            yield "small_request"
 
-    if failure.asked is not None and failure.asked.high_bytes < _LARGE_BYTES:
-        yield "small_request"
+        yield from _choose_for_size(failure, words)
 
-    yield from _choose_for_size(failure, words)
+
+def _is_small(failure: LoggedFailure) -> bool:
+    """Return whether other tensors than the requested one explain a failure."""
+    asked = failure.asked
+    return asked is not None and asked.high_bytes < _LARGE_BYTES
 
 
 def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
@@ -112,6 +117,10 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     elif 0 < words["most"] < words["batch"]:
         yield "known_batch"
     else:
+        is_bare = words["batch"] < 2 and not words["op"]
+        if is_bare and _is_small(failure) and not failure.is_on_host:
+            yield "small_on_card"
+
         yield words["less"]
 
 
@@ -141,9 +150,8 @@ def find_fit_options(failure: LoggedFailure) -> tuple[str, int | None] | None:
     gpu = look_up_gpu(failure.card_name) if failure.card_name else None
     limit = failure.limit
 
-    if limit is not None and gpu is not None:
-        is_default = limit.low > memory_limit(gpu).range.high
-        limit = None if is_default else limit  # the driver gives less than such a limit
+    if limit and gpu and limit.low > memory_limit(gpu).range.high:
+        limit = None  # the driver gives less
 
     return gpu.id if gpu else "", limit.low if limit else None
 
@@ -176,16 +184,7 @@ def write_fit_command(failure: LoggedFailure) -> str | None:
     if failure.has_tiny_limit:
         limit_bytes = 0  # what others left
 
-    limit = f" --limit {_write_limit(limit_bytes)}" if limit_bytes else ""
+    limit = f" --limit {limit_bytes >> 20}MiB" if limit_bytes else ""
     size = f" --batch-size {batch}" if batch > 1 else ""
 
     return f"analyze fit TARGET --gpu {gpu or 'CARD'}{limit}{size}"
-
-
-def _write_limit(size_bytes: int) -> str:
-    """Return a limit as an option takes it, rounded down: ``1024MiB`` or ``13.27GiB``."""
-    mib = size_bytes >> 20
-    if size_bytes % (1 << 20) and mib >= 1024:
-        return f"{math.floor(mib / 10.24) / 100}GiB"
-
-    return f"{mib}MiB"

@@ -80,7 +80,7 @@ def take_refusal(process: Process, line: LogLine) -> bool:
 
     for run in process.refusals:
         if run.is_host == is_host:
-            run.times += size_bytes != run.last_bytes or not is_host
+            run.times += "could not" not in line.text
             run.first_bytes = max(run.first_bytes, size_bytes)
             run.last_bytes = min(run.last_bytes, size_bytes)
 

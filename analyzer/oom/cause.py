@@ -75,6 +75,9 @@ def name_figures(failure: LoggedFailure) -> Words:
 def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
     """Return the verdict on one failure."""
     cause, title = _judge(failure, words)
+    if failure.has_tiny_limit:
+        title = f"{title} {_SMALL_LIMIT}"
+
     title = title.format(**words)
     if title.startswith("about"):
         title = f"A{title[1:]}"
@@ -85,7 +88,7 @@ def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
     return OomVerdict(
         str(cause),
         title,
-        tuple(_find_reasons(failure, cause)),
+        tuple(_find_reasons(failure)),
         tuple(_find_missing_lines(failure)),
     )
 
@@ -93,10 +96,11 @@ def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
 def _judge(failure: LoggedFailure, words: Words) -> Judgement:
     if failure.other_cause:
         return _judge_other_cause(failure)
-    if failure.asked is None and failure.has_tiny_limit:
-        return Cause.HELD_BY_OTHERS, _SMALL_LIMIT
 
     if failure.asked is None:
+        if failure.has_tiny_limit:
+            return Cause.HELD_BY_OTHERS, "A request failed."
+
         used = "Memory was exhausted"
         if failure.limit is not None and failure.in_use is not None:
             used = "{in_use} of {limit} were in use"
@@ -147,7 +151,7 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
 
 
 _SMALL_LIMIT = (
-    "TensorFlow's limit was only {limit}: "
+    "TensorFlow's limit was only {limit}: unless you set it, "
     "other processes held the card when TensorFlow started."
 )
 
@@ -161,8 +165,8 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
     left = words["left"]
 
     if limit is not None and want.low > limit.high:
-        if failure.is_on_card and failure.has_tiny_limit:
-            return Cause.HELD_BY_OTHERS, f"{{want}} requested. {_SMALL_LIMIT}"
+        if failure.has_tiny_limit:
+            return Cause.HELD_BY_OTHERS, "{want} requested."
 
         return Cause.LARGER_THAN_LIMIT, (
             "One {block} of {want} is larger than the allocator's limit ({limit})."
@@ -316,16 +320,12 @@ def _is_held_by_others(failure: LoggedFailure, want: Range) -> bool:
     return would_fit and _measure_others(failure) > least
 
 
-def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
+def _find_reasons(failure: LoggedFailure) -> Iterator[str]:
     """Yield sentences that support the verdict."""
-    if failure.refusals and cause in (
-        Cause.DRIVER_REFUSED,
-        Cause.CANNOT_TELL,
-        Cause.BESIDE_THE_POOL,
-    ):
+    if failure.refusals:
         count = times(sum(run.times for run in failure.refusals))
         least = format_bytes(min(run.last_bytes for run in failure.refusals))
-        yield f"The driver refused {count} before, down to {least}: less than that was free."
+        yield f"The driver refused {count}, down to {least}: less than that was free."
 
 
 def _find_missing_lines(failure: LoggedFailure) -> Iterator[str]:
@@ -335,7 +335,7 @@ def _find_missing_lines(failure: LoggedFailure) -> Iterator[str]:
     if not failure.has_allocator_line:
         yield 'the allocator\'s line "ran out of memory trying to allocate" (level W)'
 
-    if failure.chunks and not failure.is_complete:
-        yield "part of the chunk list: it is truncated, or mixed with another one"
-    elif not failure.chunks:
+    if not failure.chunks:
         yield "the allocator's list of chunks (level I, TF_CPP_MIN_LOG_LEVEL=0)"
+    elif not failure.is_complete:
+        yield "part of the chunk list: it is truncated, or mixed with another one"

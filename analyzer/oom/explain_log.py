@@ -269,10 +269,11 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
         more = "" if count == 1 else f" The first of {count:,} failures."
         return f"{failures[0].verdict.title}{more}"
 
+    found = "No out-of-memory failure in this log."
     run = min(log.refusals, key=lambda one: one.is_host, default=None)
     if run is not None:
         pool = "pinned host memory" if run.is_host else "the pool"
-        return (
+        found = (
             f"No tensor failed in this log, but the driver refused {pool} {times(run.times)}, "
             f"{format_bytes(run.last_bytes)} in the smallest request."
         )
@@ -280,18 +281,22 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
     error = log.other_error
     if error is not None:
         text = _ERROR_MIDDLE.sub(" … ", error.text.strip())
+        none = found if log.refusals else "No line reports exhausted memory."
 
-        return f"No line reports exhausted memory; the last error is line {error.number:,}: {text}"
+        return f"{none} The last error is line {error.number:,}: {text}"
 
-    return "No out-of-memory failure in this log."
+    return found
 
 
 def _write_notes(log: Log) -> Iterator[str]:
     if log.refusals and not log.failures:
-        yield (
-            "Stop other processes on the card (nvidia-smi or rocm-smi lists them); for pinned memory, "
-            "hold less host memory. TensorFlow first tries smaller regions, so the run may go on."
-        )
+        action = "Stop other processes on the card (nvidia-smi or rocm-smi lists them)"
+        if all(run.is_host for run in log.refusals):
+            action = (
+                "Hold less host memory: shuffle buffers, caches, prefetched batches"
+            )
+
+        yield f"{action}. TensorFlow first tries smaller regions, so the run may go on."
 
     failed = {one.allocator for one in log.failures}
 

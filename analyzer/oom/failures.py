@@ -153,20 +153,24 @@ class LoggedFailure(Struct):
     @property
     def has_tiny_limit(self) -> bool:
         """Whether the limit is so low that other processes left it, not the user."""
-        is_tiny = self.limit is not None and self.limit.high < _LEAST_LIMIT_BYTES
-        return is_tiny and not self.is_on_host
+        return (
+            not self.is_on_host
+            and self.limit is not None
+            and self.limit.high < _LEAST_LIMIT_BYTES
+        )
 
     @property
     def has_low_limit(self) -> bool:
-        """Whether the limit is well below the card's memory, where the request would fit."""
+        """Whether the pool's limit is well below the card's memory, where the request would fit."""
         card = self.card_memory
         if card is None or self.limit is None or not self.is_on_card:
             return False
 
         asked_bytes = 0 if self.asked is None else self.asked.rounded_bytes
         is_limited = self.limit.high < _LIMITED_SHARE * card.low
+        would_fit = self.in_use_bytes + asked_bytes < card.low
 
-        return is_limited and self.in_use_bytes + asked_bytes < card.low
+        return is_limited and would_fit and "free" not in self.printed
 
 
 _MOST_FAILURES = 500  # stored; more are counted

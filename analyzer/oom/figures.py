@@ -150,9 +150,12 @@ _CUDNN_KERNELS = ((1, 1), (3, 3), (5, 5))  # few activations are as small
 
 
 def find_batch(failure: LoggedFailure) -> int:
-    """Return the first axis of the request; 0 if it is not the batch, as in a variable's update."""
+    """Return the first axis of the request; 0 if it may not be the batch, as in a variable's update."""
     examples = _count_examples(failure)
-    return examples if examples <= _LARGEST_BATCH else 0
+    if examples > _LARGEST_BATCH or len(failure.shape or ()) < 3:
+        return 0  # of two axes, the first may count tokens
+
+    return examples
 
 
 def is_data_set(failure: LoggedFailure) -> bool:

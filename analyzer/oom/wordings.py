@@ -67,9 +67,6 @@ def find(name: str, text: str) -> re.Match[str] | None:
 
 def find_all(name: str, text: str) -> list[re.Match[str]]:
     """Return all matches of a pattern of the table."""
-    if find(name, text) is None:
-        return []
-
     return list(PATTERNS[name].finditer(text))
 
 

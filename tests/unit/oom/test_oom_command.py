@@ -45,14 +45,13 @@ def test_an_answer_has_28_lines_and_continues(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     text = analyze("oom", str(log)).out
-    lines = text.splitlines()
-    assert len(lines) <= 28
+    assert len(text.splitlines()) <= 28
     following = text.rpartition("Next: ")[2]
     assert following.startswith("analyze ")
     assert not re.search("TARGET|CARD|SCRIPT", following)
     with log.open("rb") as stream:
         (failure, *_) = read_oom_log(stream, str(log)).report.failures
-    assert failure.remedies[0].action[:40] in lines[2]
+    assert failure.remedies[0].action[:40] in text[:600]
 
 
 def test_the_log_is_explained_and_its_json_is_the_document(tmp_path: Path) -> None:
