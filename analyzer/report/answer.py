@@ -153,7 +153,10 @@ def _largest_categories(report: ReportFile) -> str:
 
     what = "heap and stack" if report.device.kind == "tpu" else "tensors"
 
-    return f"Peak {peak} of {what}: {', '.join(parts)}."
+    has_larger_call = any(one.id == "larger-call" for one in report.findings)
+    start = "The steps peak at" if has_larger_call else "Peak"
+
+    return f"{start} {peak} of {what}: {', '.join(parts)}."
 
 
 def _number_line(report: ReportFile) -> str:
