@@ -45,6 +45,8 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     sequence = from_recording(recording)
     own = own_options(recording, sequence)
     whole = _with_whole_pool(own, recording)
+
+    # The settings that the user asked for replace those of the recording.
     given = {
         name: value for name, value in asdict(what_if).items() if value is not None
     }
