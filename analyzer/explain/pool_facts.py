@@ -12,14 +12,13 @@ import numpy as np
 from analyzer.explain.analysis import Analysis, card_of
 from analyzer.explain.buffer_words import name_of
 from analyzer.explain.need import begins_with_process
-from analyzer.explain.running.slope import find_own_peak
 from analyzer.model.contract.child_messages import WhatIf
 from analyzer.model.contract.report_file import (
     OtherSettings,
     PoolChange,
 )
 from analyzer.model.recording.records import Finding, Recording, Severity
-from analyzer.model.recording.timeline import card_number
+from analyzer.model.recording.timeline import card_number, find_own_peak
 from analyzer.model.units import format_bytes, round_up
 from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.replay import (
