@@ -12,7 +12,6 @@ import pandas as pd
 
 from analyzer.cards.catalogue import Gpu, look_up_gpu
 from analyzer.explain.buffer_words import NO_USE
-from analyzer.explain.saving_limit import limit_of
 from analyzer.model.contract.report_file import (
     CardUse,
     OtherSettings,
@@ -20,6 +19,7 @@ from analyzer.model.contract.report_file import (
     PoolChange,
     ReplayCheck,
     VerdictFigures,
+    limit_of,
 )
 from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.errors import AccountingError
@@ -105,7 +105,7 @@ class Analysis:
             self.verdict,
             recording.device,
             recording.watch,
-            self.peak_ever,
+            self.peak_ever.allocated_bytes,
         )
 
     def rate(self, saves_bytes: int) -> Severity:

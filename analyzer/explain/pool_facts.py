@@ -12,14 +12,13 @@ import numpy as np
 from analyzer.explain.analysis import Analysis, card_of
 from analyzer.explain.buffer_words import name_of
 from analyzer.explain.need import begins_with_process
-from analyzer.explain.running.slope import find_own_peak
 from analyzer.model.contract.child_messages import WhatIf
 from analyzer.model.contract.report_file import (
     OtherSettings,
     PoolChange,
 )
 from analyzer.model.recording.records import Finding, Recording, Severity
-from analyzer.model.recording.timeline import card_number
+from analyzer.model.recording.timeline import card_number, find_own_peak
 from analyzer.model.units import format_bytes, round_up
 from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.replay import (
@@ -45,6 +44,8 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     sequence = from_recording(recording)
     own = own_options(recording, sequence)
     whole = _with_whole_pool(own, recording)
+
+    # The settings that the user asked for replace those of the recording.
     given = {
         name: value for name, value in asdict(what_if).items() if value is not None
     }

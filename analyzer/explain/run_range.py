@@ -111,7 +111,6 @@ def _state_peaks(analysis: Analysis) -> StatedRange:
     )
 
     return StatedRange(
-        limit_low_bytes=None,
         limit_high_bytes=None,
         low_bytes=requested.low,
         high_bytes=requested.high,

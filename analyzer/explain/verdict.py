@@ -15,7 +15,6 @@ from analyzer.cards.catalogue import Gpu, memory_beside_pool, memory_limit
 from analyzer.explain.analysis import Analysis, card_of
 from analyzer.explain.need import find_need, with_replay
 from analyzer.explain.questions.out_of_memory import failure_of
-from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import trust_figures
 from analyzer.model.contract.report_file import (
     Fits,
@@ -26,6 +25,7 @@ from analyzer.model.contract.report_file import (
     VerdictFigures,
 )
 from analyzer.model.recording.records import Kind
+from analyzer.model.recording.timeline import find_own_peak
 from analyzer.model.units import BoundedBytes, format_bytes
 
 # The ``fits`` of the JSON for each outcome; null for any other.

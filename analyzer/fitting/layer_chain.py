@@ -195,11 +195,13 @@ def _find_units(
 
             readers = [place[layers[user]] for user in users if user in layers]
 
+            # It is in use until the layer before its last reader.
             for end in range(at, max(readers, default=at)):
                 crossing[end][tensor] = size_bytes
 
     first = 0
 
+    # A unit ends where a single tensor is in use.
     for end in range(len(order) - 1):
         if len(crossing[end]) != 1:
             continue

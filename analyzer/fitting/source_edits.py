@@ -61,6 +61,7 @@ def _splice(text: str, node: Any, new: str) -> str:
     data = text.encode()
     lines = data.splitlines(keepends=True)
     starts = [0, *accumulate(map(len, lines))]
+
     first = starts[node.lineno - 1] + node.col_offset
     end = starts[node.end_lineno - 1] + node.end_col_offset
 
@@ -178,10 +179,12 @@ def edit_line(text: str, name: str, number: int) -> list[str]:
     if find_edits is None:
         return []
 
-    return [
-        _splice(text, part, new)
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.expr)
-        and (node.lineno, node.end_lineno) == (number, number)
-        for part, new in find_edits(node)
-    ]
+    edits = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.expr):
+            continue
+
+        if node.lineno == node.end_lineno == number:
+            edits += [_splice(text, part, new) for part, new in find_edits(node)]
+
+    return edits

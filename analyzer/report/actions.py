@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from analyzer.cards.catalogue import look_up_gpu
-from analyzer.explain.saving_limit import limit_of
 from analyzer.model.contract.child_messages import TargetKind
 from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import (
@@ -15,6 +14,7 @@ from analyzer.model.contract.report_file import (
     Outcome,
     ReportFile,
     StepRemedy,
+    limit_of,
 )
 from analyzer.model.units import format_bytes, format_option_bytes, signed_bytes
 from analyzer.report.render.sections import ColumnKind, Item, Table, TableColumn, Tone
@@ -159,7 +159,8 @@ def _find_other_action(report: ReportFile) -> str:
 
 
 def _limit_of(report: ReportFile) -> int:
-    return limit_of(report.verdict, report.device, report.program, report.peak)
+    peak_bytes = report.peak.allocated_bytes
+    return limit_of(report.verdict, report.device, report.program, peak_bytes)
 
 
 def change_items(report: ReportFile) -> tuple[Item, ...]:

@@ -76,7 +76,7 @@ def diff_summary(
 
 def _both(rows: Sequence[tuple[str, report_file.BytesOfBoth]]) -> Table:
     cells = tuple((name.replace("_", " "), *_cells(row)) for name, row in rows)
-    return Table((TableColumn("", least=16), *COLUMNS["differences"]), cells)
+    return Table((TableColumn(""), *COLUMNS["differences"]), cells)
 
 
 def _changes(title: str, rows: Sequence[report_file.LayerOfBoth], most: int) -> Section:

@@ -108,12 +108,12 @@ def _slices(
     """Yield the largest buffers, each in the first row that is free at its birth."""
     largest = table.loc[weigh(table).nlargest(SLICES).index]
     largest = largest.sort_values("born", kind="stable")
-    free_from: list[int] = []
+    free_from: list[int] = []  # by place: the instant at which its latest buffer dies
 
     for row in largest.itertuples():
         free = (place for place, dies in enumerate(free_from) if dies <= row.born)
         place = next(free, len(free_from))
-        free_from[place : place + 1] = [row.dies]
+        free_from[place : place + 1] = [row.dies]  # also appends a new place
 
         about = {
             "requested_bytes": int(row.requested_bytes),

@@ -227,10 +227,15 @@ def _tensors_row(group: Sequence[TensorAtPeak]) -> Row:
 def _common_name(names: Iterable[str]) -> str:
     """Return names that differ by numbers as one, with ``*`` in place of these."""
     owners = sorted(set(names))
-    columns = zip(*(_NUMBERS.findall(owner) for owner in owners), strict=True)
-    shown = iter([numbers[0] if len(set(numbers)) == 1 else "*" for numbers in columns])
+    shown = []
 
-    return _NUMBERS.sub(lambda _: next(shown), owners[0])
+    # The first numbers of all names, then the second ones.
+    for numbers in zip(*map(_NUMBERS.findall, owners), strict=True):
+        is_same = len(set(numbers)) == 1
+        shown.append(numbers[0] if is_same else "*")
+
+    following = iter(shown)
+    return _NUMBERS.sub(lambda _: next(following), owners[0])
 
 
 def layer_sections(report: ReportFile, most: int) -> Iterator[Section]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from analyzer.capture.process.run_folders import make_default_path
 from analyzer.capture.targets.target_spec import (
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     from analyzer.capture.watch.watch_block import WatchBlock
 
+OptionalPath: TypeAlias = StrPath | None
+
 
 def make_options(step: StepOptions) -> CaptureOptions:
     """Return the options of a capture; an omitted mapping is empty."""
@@ -52,14 +54,14 @@ def make_options(step: StepOptions) -> CaptureOptions:
     return CaptureOptions(**given)
 
 
-def _to_path(path: StrPath | None) -> Path | None:
+def _to_path(path: OptionalPath) -> Path | None:
     return None if path is None else Path(path)
 
 
 def trace(
     target: Any,
     *,
-    out: StrPath | None = None,
+    out: OptionalPath = None,
     force: bool = False,
     **step: Unpack[StepOptions],
 ) -> Result:
@@ -104,7 +106,7 @@ def trace(
 def estimate(
     target: Any,
     *,
-    out: StrPath | None = None,
+    out: OptionalPath = None,
     force: bool = False,
     **step: Unpack[StepOptions],
 ) -> Result:
@@ -185,13 +187,13 @@ class Watched:
 
 @contextmanager
 def watch(
-    out: StrPath | None = None,
+    out: OptionalPath = None,
     *,
     steps: int = SCRIPT_STEPS,
     warmup: int = SCRIPT_WARMUP_STEPS,
     name: str = "watch",
     force: bool = False,
-    on_oom: StrPath | None = None,
+    on_oom: OptionalPath = None,
 ) -> Iterator[Watched]:
     """Find the training or inference steps in the block, trace a few, and explain them.
 
@@ -245,8 +247,8 @@ def callback_class() -> type[Any]:
 
 def begin_watch(
     watched: Watched,
-    out: StrPath | None = None,
-    on_oom: StrPath | None = None,
+    out: OptionalPath = None,
+    on_oom: OptionalPath = None,
     **options: Any,
 ) -> WatchBlock:
     """Watch steps until ``end_watch`` or out of memory; arguments as for ``watch``."""

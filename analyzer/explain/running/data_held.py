@@ -8,7 +8,7 @@ from msgspec import structs
 from analyzer.explain.analysis import Analysis, sum_requested
 from analyzer.explain.questions.peak_tensors import find_batch
 from analyzer.explain.running.leaks import find_filling
-from analyzer.explain.running.slope import find_own_peak, measure_growth
+from analyzer.explain.running.slope import measure_growth
 from analyzer.model.contract.report_file import (
     MOST_READINGS,
     ProgramFigures,
@@ -16,6 +16,7 @@ from analyzer.model.contract.report_file import (
 )
 from analyzer.model.contract.run_note import DataStage, LargeConstant, WatchNote
 from analyzer.model.recording.records import Finding, Recording, Severity
+from analyzer.model.recording.timeline import find_own_peak
 from analyzer.model.units import format_bytes
 
 _LEAST_BYTES = 8 << 20

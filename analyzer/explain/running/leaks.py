@@ -13,12 +13,12 @@ from analyzer.explain.buffer_words import (
     holder_row,
     in_brackets,
 )
-from analyzer.explain.running.slope import SMALL_SLOPE_BYTES, find_own_peak
+from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.run_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
-from analyzer.model.recording.timeline import find_peak
+from analyzer.model.recording.timeline import find_own_peak, find_peak
 from analyzer.model.units import format_bytes, times
 
 # a holder leaks if it keeps tensors of more traced steps than this

@@ -16,7 +16,6 @@ import numpy as np
 from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import CPU_DEVICE, HOST_ALLOCATORS, card_number
 
 _BLOCKS = 16
 
@@ -142,14 +141,3 @@ def measure_growth(
             rest[one.step] = max(one.host_bytes - highest_bytes, 0)
 
     return growth_of(device, watch.warmup), growth_of(rest, watch.warmup)
-
-
-def find_own_peak(recording: Recording) -> int | None:
-    """Return TensorFlow's own peak since the program's start, on the recorded device."""
-    peaks = () if recording.watch is None else recording.watch.own_peaks
-    if recording.allocator in HOST_ALLOCATORS - {CPU_DEVICE}:
-        return None
-
-    index = card_number(recording.allocator) or 0
-
-    return peaks[index] or None if index < len(peaks) else None

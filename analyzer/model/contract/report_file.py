@@ -40,7 +40,13 @@ from analyzer.model.contract.reading import (
     read_record,
     read_regular_file,
 )
-from analyzer.model.contract.run_note import Failure, Reading, StepConfig, TargetNote
+from analyzer.model.contract.run_note import (
+    Failure,
+    Reading,
+    StepConfig,
+    TargetNote,
+    WatchNote,
+)
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.units import BoundedBytes
 
@@ -483,6 +489,26 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     own_peak_bytes: TotalOrNone = None
     process_peak_bytes: Total = 0
     whole_run: bool = False
+
+
+def limit_of(
+    verdict: VerdictFigures,
+    device: Device,
+    program: WatchNote | ProgramFigures | None,
+    peak_bytes: int,
+) -> int:
+    """Return the limit that savings are compared with, for findings and for saved reports.
+
+    It is that of the verdict or the card, else the process, the need or the allocated peak.
+    """
+    sizes = (
+        verdict.limit_bytes,
+        device.memory_limit_bytes if device.kind == "gpu" else None,
+        program.process_peak_bytes if program else None,
+        verdict.need_bytes,
+    )
+
+    return next(filter(None, sizes), max(peak_bytes, 1))
 
 
 class HostRow(ReportRecord, frozen=True, kw_only=True):

@@ -222,6 +222,17 @@ HOST_ALLOCATORS = frozenset(
 )
 
 
+def find_own_peak(recording: Recording) -> int | None:
+    """Return TensorFlow's own peak since the program's start, on the recorded device."""
+    peaks = () if recording.watch is None else recording.watch.own_peaks
+    if recording.allocator in HOST_ALLOCATORS - {CPU_DEVICE}:
+        return None
+
+    index = card_number(recording.allocator) or 0
+
+    return peaks[index] or None if index < len(peaks) else None
+
+
 def is_tpu(allocator: str) -> bool:
     """Say whether an allocator is of a TPU's runtime, which is not TensorFlow's (``TPU:0``)."""
     return allocator.startswith("TPU:")
