@@ -119,7 +119,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     is_own |= rows["category"] == Category.INPUT
     both = rows.loc[is_own | rows.index.isin(alive.index), _OF_BUFFER]
     freed = _freed_by_half(analysis, both, batch)
-    growing = sum_requested(both[(freed > 0) & both.index.isin(alive.index)])
+    growing = sum_requested(analysis.at_peak(both[freed > 0]))
 
     freed = freed.where(is_own[both.index], 0)
     saves = saved_without(analysis, freed, both["born"], both["dies"])
@@ -188,9 +188,8 @@ def _freed_by_half(
 ) -> pd.Series[int]:
     """Return the bytes of each buffer that half the batch frees: half, if its first axis is the batch.
 
-    The first axis may be a multiple of the batch, such as batch x sequence length. Pairs of examples
-    have it twice, and half the batch leaves a quarter, if no variable and no example has an axis of
-    that length. Gradients of variables keep their size.
+    The first axis may be a multiple of the batch, such as batch x sequence length. Gradients of
+    variables keep their size.
     """
     shapes = rows["shape"]  # ``map`` reads each category once
     first = shapes.map(_first_axis).astype("float64")
@@ -209,18 +208,9 @@ def _freed_by_half(
     # An input of several batches is a data set, whose size the batch does not change.
     is_batch &= (rows["category"] != Category.INPUT) | (first == batch)
 
-    is_input = analysis.rows["category"] == Category.INPUT
-    examples = {*analysis.rows.loc[is_input, "shape"]}
-    lengths = [*weights, *(re.sub(r"^\[\d+", "", one) for one in examples)]
-    pair = re.compile(rf"\[{batch},{batch}(,\d+)?\]")
-    is_pair = shapes.map(pair.fullmatch).notna()
+    freed = rows["requested_bytes"] // 2 * (batch > 1)
 
-    if any(re.search(rf"\b{batch}\b", text) for text in lengths):
-        is_pair &= False
-
-    freed = rows["requested_bytes"] * np.where(is_pair, 0.75, 0.5) * (batch > 1)
-
-    return freed.where(is_batch | is_unknown, 0).astype("int64")
+    return freed.where(is_batch | is_unknown, 0)
 
 
 def find_growth(analysis: Analysis) -> Iterator[Finding]:
@@ -291,19 +281,18 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
 
     ops = graph.ops.values()
     gathers = {graph.layers[op.name] for op in ops if op.type in LOOKUPS} - {""}
-    if not gathers:
-        return
-
-    is_table = rows["layer"].isin(gathers) & (rows["variable"] != "")
+    summed = rows.loc[rows["op_type"] == "UnsortedSegmentSum", "shape"]
+    is_table = rows["layer"].isin(gathers) | rows["shape"].isin(summed)
     tables = rows[is_table & (rows["category"] == Category.PARAMETER)]
     is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))
     is_like_table &= rows["layer"].isin([*gathers, ""])
 
-    is_new = rows["category"].isin(_OF_WEIGHTS) & (rows["born"] >= analysis.first)
-    whole = rows[is_like_table & is_new]
+    is_new = is_like_table & (rows["born"] >= analysis.first)
+    whole = rows[is_new & rows["category"].isin(_OF_WEIGHTS)]
+    read = rows[is_new & (rows["category"] == Category.ACTIVATION)]
     at_peak = analysis.at_peak(whole)
 
-    if tables.empty or sum_requested(at_peak) < analysis.least_bytes:
+    if sum_requested(at_peak) < analysis.least_bytes:
         return
 
     state = rows[rows["category"] == Category.OPTIMIZER_STATE]
@@ -311,23 +300,24 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     words = "Dense gradients of embedding tables"
     detail = (
         "The gradient of a lookup has few rows, but something converts it to a tensor "
-        "of the table's shape: gradient accumulation, clipping by the global norm, or "
+        "of the table's shape: a penalty of the whole table (activity_regularizer has one "
+        "of the looked-up rows), gradient accumulation, clipping by the global norm, or "
         "the loss scaling of mixed precision. Keep the gradient sparse."
     )
 
-    gone = whole
+    penalties = {op.inputs[0] for op in ops if op.type in ("L2Loss", "Square")}
+    gone = pd.concat([whole, read]) if penalties & {*read["tensor"]} else whole
 
     if is_like_table[state.index].any():
-        gone = pd.concat([whole, state])
+        gone = pd.concat([gone, state])
         optimizer = analysis.recording.step_config.optimizer or "the optimizer"
         id_ = "whole-table"
         words = f"Tensors that {optimizer} makes for all rows of a table"
 
-        shape = tables["shape"].iloc[0]
         detail = (
-            f"A step looks up few rows of the embedding {shape}, but {optimizer} "
-            "updates its moments for all of them. Of Keras' optimizers only SGD without "
-            "momentum writes the looked-up rows alone. The saving includes the state of "
+            f"A step looks up few rows of an embedding, but {optimizer} updates its "
+            "moments for all of them. Of Keras' optimizers only SGD without momentum "
+            "writes the looked-up rows alone. The saving includes the state of "
             "all variables, without the copy of the table that a step with SGD reads."
         )
 
@@ -335,11 +325,11 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
 
     # After a scattered update, each read of the table copies it (``copy_on_read_mode`` in
     # ``resource_variable_ops.cc``).
-    is_read = rows["category"] == Category.ACTIVATION
-    if not rows[is_like_table & is_read & (rows["born"] >= analysis.first)].size:
+    if read.empty:
         saves -= int(tables["requested_bytes"].max())
 
-    yield report_share(analysis, id_, words, detail, at_peak, saves=saves)
+    where = max(read["source"], default="")
+    yield report_share(analysis, id_, words, detail, at_peak, where, saves)
 
 
 def find_eager_results(analysis: Analysis) -> Iterator[Finding]:
@@ -413,24 +403,23 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
 def find_state(analysis: Analysis) -> Iterator[Finding]:
     """Report optimizer state of several slots that is a large share of the peak."""
     alive = analysis.alive
-    peak = analysis.peak.requested_bytes
     slots = alive[alive["category"] == Category.OPTIMIZER_STATE]
     state = sum_requested(slots)
+    least = _STATE_RATIO * analysis.peak.requested_bytes
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
-    saves = state // 2
 
-    if state <= _STATE_RATIO * peak or optimizer in _ONE_SLOT:
+    if state <= least or optimizer in _ONE_SLOT:
         return
 
-    yield report_rows(
+    yield report_share(
         analysis,
         "optimizer-state",
-        f"{optimizer}'s state takes {analysis.share_words(slots)}",
+        f"{optimizer}'s state",
         "A smaller batch does not reduce it. SGD with momentum, Lion and Adagrad "
         "have one slot per parameter. Training fewer parameters (freezing, LoRA) reduces "
         "it in proportion.",
         slots,
-        saves,
+        saves=state // 2,
     )
 
 
