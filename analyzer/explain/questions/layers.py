@@ -30,24 +30,26 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     kernels = alive[alive["variable"] != ""]
 
     for kernel in kernels.nlargest(1, "requested_bytes").to_dict("records"):
+        same = analysis.of_size(kernel["requested_bytes"])
+        same = same[same["shape"].isin((kernel["shape"], ""))]
+        at_peak = analysis.at_peak(same)
+        if not is_most(analysis, at_peak):
+            return
+
         length = kernel["shape"].partition(",")[0][1:]
         images = {
             shape: op.source
             for op in tensors.graph.ops.values()
-            for shape, _ in map(tensors.size_of, op.inputs[:1])
             if op.type == "Reshape"
-            and shape.count(",") >= _IMAGE_RANK - 1
+            for shape, _ in map(tensors.size_of, op.inputs[:1])
+            if shape.count(",") >= _IMAGE_RANK - 1
             and tensors.size_of(f"{op.name}:0")[0]
             == f"{shape.partition(',')[0]},{length}]"
         }
-
-        same = analysis.of_size(kernel["requested_bytes"])
-        same = same[same["shape"].isin((kernel["shape"], ""))]
-        at_peak = analysis.at_peak(same)
         rows = analysis.rows
         inputs = rows.loc[rows["category"] == "input", "shape"]
         image = max(images, default="")
-        if image in {"", *inputs} or not is_most(analysis, at_peak):
+        if image in {"", *inputs}:
             return
 
         yield report_share(
