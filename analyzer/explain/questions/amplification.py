@@ -45,7 +45,6 @@ from analyzer.model.units import format_bytes
 
 # bytes of a tensor over the inputs of its op, or over its readers' results
 TIMES = 4
-_FLOAT_BYTES = 4  # bytes of a float32; comparisons take one for each
 _WIDTHS = (4, 8)  # bytes of a number in an eager step
 _MANY_CLASSES = 4096
 _COPIES_OF_LOGITS = 3
@@ -178,9 +177,9 @@ _SCORES = (
 _SUM_OF_PRODUCTS = (
     "reduced-at-once",
     "is a product for each example, made and added up at once",
-    "tf.matmul of a batch with a kernel of rank 2 computes the kernel's gradient for "
-    "each example, and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
-    "reshaped to two axes, computes the sum alone.",
+    "tf.matmul or tf.linalg.triangular_solve of a batch with one matrix computes the "
+    "matrix' gradient for each example, and then their sum. tf.tensordot(x, kernel, 1), "
+    "or the same op of x reshaped to two axes, computes the sum alone.",
     1.0,
 )
 _ENLARGED = (
@@ -235,7 +234,16 @@ _MOVING = frozenset(
     {
         *(*POINTWISE, *_REPEATS, *_PARTS, *_SELECTIONS, *_SUMS),
         *("ConcatV2", "Cos", "Cumsum", "Expm1", "Log1p", "LogicalOr"),
-        *("MatrixSetDiagV3", "Pack", "PadV2", "Sign", "Sin", "Softmax", "Xdivy"),
+        *(
+            "MatrixBandPart",
+            "MatrixSetDiagV3",
+            "Pack",
+            "PadV2",
+            "Sign",
+            "Sin",
+            "Softmax",
+            "Xdivy",
+        ),
         *_FUSED,
     }
 )
@@ -302,9 +310,14 @@ class Tensors:
         """Return the line of an op; of a gradient the line of the op that it belongs to.
 
         A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
-        (``backprop.py``, ``_gradient_function``).
+        (``backprop.py``, ``_gradient_function``). The scope of several ops holds one whose result the
+        gradient reads.
         """
-        for op in (forward_of(row["op"]), str(row["op"])):
+        own = str(row["op"])
+        scope = forward_of(own)
+        read = self.graph.inputs_of(own) if _OF_GRADIENTS in own else ()
+        inside = (split_tensor(one)[0] for one in read if one.startswith(f"{scope}/"))
+        for op in (scope, *inside, own):
             known = self.graph.ops.get(op)
             if known is not None and known.source:
                 return known.source
@@ -332,7 +345,7 @@ class Tensors:
         """Return large tensors that ops make of small ones and of each other, around one of them.
 
         The second value are the types of the ops that make small ones of them again. Both are empty if
-        another op makes or reads one, other than for a gradient.
+        there are none, or if another op makes or reads one, other than for a gradient.
         """
         least = self.size_of(tensor)[1] // TIMES
         found = [tensor]
@@ -364,7 +377,7 @@ class Tensors:
 
                 found += [other for other in (*given, *made) if other not in found]
 
-        return ({*found}, ends) if left >= 0 else (set(), set())
+        return ({*found}, ends) if ends and left >= 0 else (set(), set())
 
     def forward_tensor(self, op: str, size: int) -> str:
         """Return the tensor of a size whose gradient an op computes.
@@ -749,25 +762,26 @@ def _find_pairs(
     results = same.loc[same["tensor"] != ""].drop_duplicates("op")
     ops = dict.fromkeys(results["op"])
 
-    for tensor in results.loc[results["op_type"].isin(_COPYING), "tensor"]:
-        ops |= dict.fromkeys(graph.consumers.get(tensor, []))  # may write into the copy
+    for copy in results.loc[results["op_type"].isin(_COPYING), "op"]:
+        given = (split_tensor(one)[0] for one in graph.inputs_of(copy))
+        writers = graph.consumers.get(f"{copy}:0", [])  # may write into the copy
+        ops |= dict.fromkeys([*given, *writers])
 
     found = ((op, _pair_of(op, size, tensors)) for op in ops)
     op, pair = next((both for both in found if both[1]), ("", ()))
     if not pair:
         return None
 
-    made, made_bytes = tensors.size_of(f"{op}:0")
-    made = f"{made or row['shape']} ({format_bytes(made_bytes or size)})"
+    shape, made_bytes = tensors.size_of(f"{op}:0")
+    shape = shape or row["shape"]
+    made = f"{shape} ({format_bytes(made_bytes or size)})"
     where = tensors.line_of({"source": row["source"], "op": op})
     flow, _ = tensors.flow_around(f"{op}:0")
     rows = analysis.rows
-    compared = analysis.of_size(size // _FLOAT_BYTES)
-    is_compared = compared["op_type"].isin([*_ELEMENTWISE, *_COPYING])
-    same = pd.concat([same, compared[is_compared]])
-    gone = rows[rows["tensor"].isin(flow) | rows.index.isin(same.index)]
+    is_gone = rows["tensor"].isin(flow) | (rows["requested_bytes"] == size)
+    is_gone |= (rows["shape"] == shape) & (shape != "")  # also of other types
 
-    return _report_pairs(analysis, pair, made, where, gone)
+    return _report_pairs(analysis, pair, made, where, rows[is_gone])
 
 
 def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
@@ -823,8 +837,9 @@ def _report_pairs(
         detail = (
             "Each element of one operand is combined with each of the other. Work on "
             "blocks of one operand (tf.map_fn, tf.while_loop), or write the sum over "
-            "pairs as a product (tf.matmul, tf.einsum). The saving is without the memory "
-            "of a block."
+            "pairs as a product (tf.matmul, tf.einsum). Where a one-hot operand assigns "
+            "rows, such as those of experts, use tf.gather and tf.scatter_nd. The saving "
+            "is without the memory of a block."
         )
 
     return report_rows(analysis, name, title, detail, same)
@@ -1140,6 +1155,8 @@ def _explain_part(flow: _Flow) -> _Cause | None:
         return None
     if any(_KERAS_TABLE in one for op in flow.ops for one in (op.name, *op.inputs)):
         return None
+    if flow.ends <= _SUMS and "ReadVariableOp" in flow.makers:
+        return None  # a penalty of a variable
 
     words = "is made, but a small part or a sum of it is read"
     takes_rows = "ResourceGather" in flow.makers and not flow.ends <= _PARTS

@@ -1,12 +1,11 @@
 """Layers and elementwise functions whose form takes much of the peak."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from analyzer.explain.analysis import (
-    PERSISTENT,
     Analysis,
+    saved_without,
     saved_without_rows,
     sum_requested,
 )
@@ -15,7 +14,6 @@ from analyzer.explain.questions.amplification import (
     POINTWISE,
     Tensors,
     is_most,
-    report_rows,
     report_share,
 )
 from analyzer.model.graph.graph_index import is_in_gradient_scope
@@ -27,51 +25,55 @@ _MANY_TRIPS = 256  # of a loop, such as a recurrent layer's
 
 
 def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report the kernel of a dense layer that reads a flattened image."""
+    """Report the kernel of a product with flattened images, of a layer or of the program."""
     alive = analysis.alive
-    graph = tensors.graph
-    kernels = alive[(alive["variable"] != "") & (alive["layer"] != "")]
+    kernels = alive[alive["variable"] != ""]
 
     for kernel in kernels.nlargest(1, "requested_bytes").to_dict("records"):
-        flattened = [
-            tensors.size_of(maker.inputs[0])[0]
-            for op, layer in graph.layers.items()
-            if layer == kernel["layer"]
-            for one in graph.inputs_of(op)
-            if (maker := graph.maker_of(one)) and maker.type == "Reshape"
-        ]
-        images = [one for one in flattened if one.count(",") >= _IMAGE_RANK - 1]
-        if not images:
+        same = analysis.of_size(kernel["requested_bytes"])
+        same = same[same["shape"].isin((kernel["shape"], ""))]
+        at_peak = analysis.at_peak(same)
+        if not is_most(analysis, at_peak):
             return
 
-        same = analysis.of_size(kernel["requested_bytes"])
-        at_peak = analysis.at_peak(same)
+        length = kernel["shape"].partition(",")[0][1:]
+        images = {
+            shape: op.source
+            for op in tensors.graph.ops.values()
+            if op.type == "Reshape"
+            for shape, _ in map(tensors.size_of, op.inputs[:1])
+            if shape.count(",") >= _IMAGE_RANK - 1
+            and tensors.size_of(f"{op.name}:0")[0]
+            == f"{shape.partition(',')[0]},{length}]"
+        }
         rows = analysis.rows
         inputs = rows.loc[rows["category"] == "input", "shape"]
-        if {*images} <= {*inputs} or not is_most(analysis, at_peak):
+        image = max(images, default="")
+        if image in {"", *inputs}:
             return
 
-        yield report_rows(
+        yield report_share(
             analysis,
             "wide-kernel",
-            f"{kernel['variable']} {kernel['shape']} with gradients and the "
-            f"optimizer's tensors: {analysis.share_words(at_peak)}",
-            f"Flatten gives the layer all numbers of {images[0]}. Pool first, with "
-            "GlobalAveragePooling2D() in its place or further MaxPooling2D(). The "
-            "saving is that without these tensors.",
-            same,
+            f"{kernel['variable']} {kernel['shape']} with gradients and the optimizer's "
+            "tensors",
+            f"It multiplies all numbers of {image}. Pool first, with "
+            "GlobalAveragePooling2D() in place of Flatten() or further MaxPooling2D(). "
+            "The saving is that without these tensors.",
+            at_peak,
+            images[image],
+            saved_without_rows(analysis, same),
         )
 
 
 def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report targets of a cross entropy with a number for each class."""
     rows = analysis.rows
-    ops = tensors.graph.ops.values()
-    losses = [op.name for op in ops if op.type == "SoftmaxCrossEntropyWithLogits"]
-
-    if not losses:
-        return
-
+    losses = [
+        op.name
+        for op in tensors.graph.ops.values()
+        if op.type == "SoftmaxCrossEntropyWithLogits"
+    ]
     sizes = {size for loss in losses for size in tensors.sizes_read(loss)}
     is_scratch = rows["op"].isin(losses) & (rows["tensor"] == "")
 
@@ -126,6 +128,17 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
     if len(gone) < 2 or not any(lines):
         return
 
+    # After the ops at the peak, the first gradient needs a result again, and its derivative.
+    first = gone.loc[gone["dies"].idxmin()]
+    is_busy = alive["category"].isin(("workspace", "temporary"))
+    after = max(alive.loc[is_busy, "dies"], default=analysis.peak.requested_instant)
+    saves = saved_without(
+        analysis,
+        [*gone["requested_bytes"], -2 * first["requested_bytes"]],
+        [*gone["born"], after],
+        [*gone["dies"], first["dies"]],
+    )
+
     yield report_share(
         analysis,
         "recomputable",
@@ -135,41 +148,35 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
         "normalization.",
         gone,
         max(lines),
-        saved_without_rows(analysis, gone[:-1]),  # one is computed again at a time
+        saves,
     )
 
 
 def find_kept_again(analysis: Analysis) -> Iterator[Finding]:
-    """Report results of many calls of a layer, or trips of its loop, that wait for a gradient."""
+    """Report results of many calls of a layer, or trips of a loop, that wait for a gradient."""
     alive = analysis.alive
-    kept = alive[alive["category"].isin(("activation", "temporary"))]
-    kept = kept[kept["layer"] != ""]
-    if not is_most(analysis, kept[is_retained(kept)]):
-        return
+    kept = alive[is_retained(alive) & (alive["tensor"] != "")]
+    trips = kept.groupby("tensor", observed=True)["op"].transform("size")
 
-    scopes = kept["op"].astype(str).str.rpartition("/")[0]
+    scopes = kept["op"].astype(str).str.rsplit("/", n=1).str[0]
     groups = kept.assign(op=scopes).groupby(["layer", "op_type"], observed=True)
-    calls = groups["op"].transform("nunique")
-    trips = groups["op"].transform("size") // groups["tensor"].transform("nunique")
-    counts = calls.where(trips < _MANY_TRIPS, trips)
+    is_loop = (kept["layer"] == "") | (trips >= _MANY_TRIPS)
+    counts = trips.where(is_loop, groups["op"].transform("nunique"))
     rows = kept[counts >= _CALLS]
 
     if not is_most(analysis, rows):
         return
 
     count = int(counts[rows.index].median())
-    parts = math.isqrt(count)
-    gone = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
-    saves = saved_without_rows(analysis, gone, 1 - 1 / parts)
     finding = report_share(
         analysis,
         "kept-again",
-        f"Results of {count:,} calls of a layer, or trips of its loop, wait for a gradient",
-        f"Cut a long sequence into parts, such as {parts}, each with its own gradient and "
-        "tf.stop_gradient between them. Of several calls, tf.recompute_grad(layer) keeps "
-        "the inputs and computes the results again; that saving is not computed.",
+        f"Results of {count:,} calls of a layer, or trips of a loop, wait for a gradient",
+        "tf.recompute_grad(layer), or of the body of a loop, keeps the inputs and computes "
+        "the results again. A long sequence can also be cut into parts, each with its own "
+        "gradient and tf.stop_gradient between them. The saving is not computed: it "
+        "depends on what the inputs need.",
         rows,
-        saves=saves,
     )
 
-    yield finding if count >= _MANY_TRIPS else replace(finding, saves_bytes=None)
+    yield replace(finding, saves_bytes=None)

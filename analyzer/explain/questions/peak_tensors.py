@@ -119,7 +119,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     is_own |= rows["category"] == Category.INPUT
     both = rows.loc[is_own | rows.index.isin(alive.index), _OF_BUFFER]
     freed = _freed_by_half(analysis, both, batch)
-    growing = sum_requested(both[(freed > 0) & both.index.isin(alive.index)])
+    growing = sum_requested(analysis.at_peak(both[freed > 0]))
 
     freed = freed.where(is_own[both.index], 0)
     saves = saved_without(analysis, freed, both["born"], both["dies"])
@@ -288,19 +288,18 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     graph = analysis.recording.structure
     ops = graph.ops.values()
     gathers = {graph.layers[op.name] for op in ops if op.type in LOOKUPS} - {""}
-    if not gathers:
-        return
-
-    is_table = rows["layer"].isin(gathers) & (rows["variable"] != "")
+    summed = rows.loc[rows["op_type"] == "UnsortedSegmentSum", "shape"]
+    is_table = rows["layer"].isin(gathers) | rows["shape"].isin(summed)
     tables = rows[is_table & (rows["category"] == Category.PARAMETER)]
     is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))
     is_like_table &= rows["layer"].isin([*gathers, ""])
 
-    is_new = rows["category"].isin(_OF_WEIGHTS) & (rows["born"] >= analysis.first)
-    whole = rows[is_like_table & is_new]
+    is_new = is_like_table & (rows["born"] >= analysis.first)
+    whole = rows[is_new & rows["category"].isin(_OF_WEIGHTS)]
+    read = rows[is_new & (rows["category"] == Category.ACTIVATION)]
     at_peak = analysis.at_peak(whole)
 
-    if tables.empty or sum_requested(at_peak) < analysis.least_bytes:
+    if sum_requested(at_peak) < analysis.least_bytes:
         return
 
     state = rows[rows["category"] == Category.OPTIMIZER_STATE]
@@ -308,23 +307,24 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     words = "Dense gradients of embedding tables"
     detail = (
         "The gradient of a lookup has few rows, but something converts it to a tensor "
-        "of the table's shape: gradient accumulation, clipping by the global norm, or "
+        "of the table's shape: a penalty of the whole table (activity_regularizer has one "
+        "of the looked-up rows), gradient accumulation, clipping by the global norm, or "
         "the loss scaling of mixed precision. Keep the gradient sparse."
     )
 
-    gone = whole
+    penalties = {op.inputs[0] for op in ops if op.type in ("L2Loss", "Square")}
+    gone = pd.concat([whole, read]) if penalties & {*read["tensor"]} else whole
 
     if is_like_table[state.index].any():
-        gone = pd.concat([whole, state])
+        gone = pd.concat([gone, state])
         optimizer = analysis.recording.step_config.optimizer or "the optimizer"
         id_ = "whole-table"
         words = f"Tensors that {optimizer} makes for all rows of a table"
 
-        shape = tables["shape"].iloc[0]
         detail = (
-            f"A step looks up few rows of the embedding {shape}, but {optimizer} "
-            "updates its moments for all of them. Of Keras' optimizers only SGD without "
-            "momentum writes the looked-up rows alone. The saving includes the state of "
+            f"A step looks up few rows of an embedding, but {optimizer} updates its "
+            "moments for all of them. Of Keras' optimizers only SGD without momentum "
+            "writes the looked-up rows alone. The saving includes the state of "
             "all variables, without the copy of the table that a step with SGD reads."
         )
 
@@ -332,11 +332,11 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
 
     # After a scattered update, each read of the table copies it (``copy_on_read_mode`` in
     # ``resource_variable_ops.cc``).
-    is_read = rows["category"] == Category.ACTIVATION
-    if not rows[is_like_table & is_read & (rows["born"] >= analysis.first)].size:
+    if read.empty:
         saves -= int(tables["requested_bytes"].max())
 
-    yield report_share(analysis, id_, words, detail, at_peak, saves=saves)
+    where = max(read["source"], default="")
+    yield report_share(analysis, id_, words, detail, at_peak, where, saves)
 
 
 def find_eager_results(analysis: Analysis) -> Iterator[Finding]:
@@ -410,24 +410,23 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
 def find_state(analysis: Analysis) -> Iterator[Finding]:
     """Report optimizer state of several slots that is a large share of the peak."""
     alive = analysis.alive
-    peak = analysis.peak.requested_bytes
     slots = alive[alive["category"] == Category.OPTIMIZER_STATE]
     state = sum_requested(slots)
+    least = _STATE_RATIO * analysis.peak.requested_bytes
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
-    saves = state // 2
 
-    if state <= _STATE_RATIO * peak or optimizer in _ONE_SLOT:
+    if state <= least or optimizer in _ONE_SLOT:
         return
 
-    yield report_rows(
+    yield report_share(
         analysis,
         "optimizer-state",
-        f"{optimizer}'s state takes {analysis.share_words(slots)}",
+        f"{optimizer}'s state",
         "A smaller batch does not reduce it. SGD with momentum, Lion and Adagrad "
         "have one slot per parameter. Training fewer parameters (freezing, LoRA) reduces "
         "it in proportion.",
         slots,
-        saves,
+        saves=state // 2,
     )
 
 

@@ -88,7 +88,7 @@ def descend(loss_of, weights, x):
 
 
 def projection(multiply):
-    """Return a step that multiplies a batch of matrices with a kernel."""
+    """Return a step that applies a kernel to a batch of matrices."""
     kernel = tf.Variable(draw(WIDTH, WIDTH))
     return descend(
         lambda kernel, x: tf.reduce_sum(multiply(x, kernel)),
@@ -103,6 +103,14 @@ def kernel():
 
 def kernel_mended():
     return projection(lambda x, kernel: tf.tensordot(x, kernel, 1))
+
+
+def solved():
+    return projection(lambda x, a: tf.linalg.triangular_solve(a, x[:, 0, :, None]))
+
+
+def solved_mended():
+    return projection(lambda x, a: tf.linalg.triangular_solve(a, tf.transpose(x[:, 0])))
 
 
 def repeated_use(apply):
@@ -154,13 +162,6 @@ def taped_mended():
     return stopped(features)
 
 
-def untrained():
-    return stopped(lambda tape, x, weights: squash(x, weights))
-
-
-untrained_mended = taped_mended
-
-
 def classifier(convert, images):
     """Return a step of a dense layer on images."""
     return descend(
@@ -189,11 +190,10 @@ def table(optimizer="adagrad"):
     """Return a model whose optimizer computes over all rows of a table, or not."""
     return built(
         optimizer,
-        keras.losses.SparseCategoricalCrossentropy(True),
+        "mse",
         keras.Input((16,), dtype="int32"),
         keras.layers.Embedding(50_000, 64),
         keras.layers.GlobalAveragePooling1D(),
-        keras.layers.Dense(2),
     )
 
 
@@ -218,19 +218,31 @@ def normalized_mended():
     return normalized(False)
 
 
-def frozen_base():
-    """Return a model whose convolutions have no gradients."""
-    base = keras.Sequential(
-        [
-            keras.Input((32, 32, 3)),
-            keras.layers.Conv2D(64, 3, activation="relu"),
-            keras.layers.Conv2D(256, 3, activation="relu"),
-            keras.layers.GlobalAveragePooling2D(),
-            keras.layers.Dense(512, activation="relu"),
-        ]
+def penalized(read=lambda table, ids: table):
+    """Return a step with a penalty of a whole table, or of the rows that it looks up."""
+    return descend(
+        lambda table, ids: (
+            tf.nn.l2_loss(read(table, ids)) - tf.reduce_sum(tf.gather(table, ids))
+        ),
+        tf.Variable(draw(100_000, 64)),
+        tf.range(ROWS),
     )
-    base.trainable = False
-    return built("adam", "mse", base, keras.layers.Dense(2))
+
+
+def penalized_mended():
+    return penalized(read=tf.gather)
+
+
+def frozen_base():
+    """Return a model whose convolution has no gradients."""
+    return built(
+        "adam",
+        "mse",
+        keras.Input((32, 32, 3)),
+        keras.layers.Conv2D(256, 3, trainable=False),
+        keras.layers.GlobalAveragePooling2D(),
+        keras.layers.Dense(2),
+    )
 
 
 def scaled(loss):
@@ -248,6 +260,18 @@ def diagonal():
 
 def diagonal_mended():
     return scaled(lambda weights, x: weights[:, :1] * x)
+
+
+def masked(column=0):
+    return scaled(
+        lambda weights, x: (
+            tf.cast(x[:2048, column] > x[:2048, 1:2], "float32") * weights[:2048, :1]
+        )
+    )
+
+
+def masked_mended():
+    return masked(slice(1))
 
 
 def tiled():
@@ -295,15 +319,29 @@ def attended_mended():
 
 def gated(activate=lambda x: x * tf.sigmoid(x)):
     def layers(weights, x):
-        for _ in range(24):
+        for _ in range(6):
             x = activate(x @ weights[:64])
         return x
 
     return scaled(layers)
 
 
+def looped(wrap=lambda body: body):
+    """Return a step with a loop of 64 trips, each with a large result."""
+    body = wrap(lambda row, table: tf.reduce_sum(tf.tanh(row * table)))
+    return scaled(
+        lambda weights, x: tf.foldl(
+            lambda total, row: total + body(row, weights), x[:64], 0.0
+        )
+    )
+
+
+def looped_mended():
+    return looped(tf.recompute_grad)
+
+
 def called(wrap=lambda layer: layer):
-    """Return a step that calls one layer 24 times."""
+    """Return a step that calls one layer six times."""
     layer = keras.layers.Dense(64, activation="gelu")
     layer.build([None, 64])
     return gated(wrap(layer))
@@ -317,13 +355,19 @@ def gated_mended():
     return gated(tf.nn.silu)
 
 
-def flattened(layer=keras.layers.Flatten):
-    pool, dense = keras.layers.MaxPooling2D(), keras.layers.Dense(256)
-    return built("adam", "mse", keras.Input((64, 64, 16)), pool, layer(), dense)
+def flattened(width=16_384, pool=lambda x: tf.reshape(x, (4, 16_384))):
+    """Return a step that multiplies all numbers of images with one matrix, or their means."""
+    return descend(
+        lambda weights, x: tf.reduce_mean(
+            pool(tf.nn.max_pool2d(x, 2, 2, "SAME")) @ weights
+        ),
+        tf.Variable(draw(width, 256)),
+        draw(4, 64, 64, 16),
+    )
 
 
 def flattened_mended():
-    return flattened(keras.layers.GlobalAveragePooling2D)
+    return flattened(16, lambda x: tf.reduce_mean(x, (1, 2)))
 
 
 def targets(kind="Categorical", classes=60_000):
@@ -341,14 +385,6 @@ def variances(read=lambda a, b: tf.linalg.diag_part(a @ tf.transpose(b))):
 
 def variances_mended():
     return variances(lambda a, b: tf.reduce_sum(a * b, 1))
-
-
-def last(read=lambda x, table: (x @ table)[:1]):
-    return scaled(lambda weights, x: read(x, tf.transpose(weights)))
-
-
-def last_mended():
-    return last(lambda x, table: x[:1] @ table)
 
 
 def ordered(multiply=lambda a, b, c: (a @ b) @ c):
@@ -409,18 +445,16 @@ def repeated_mended():
 
 def resized():
     images = tf.cast(draw(16, 512, 512, 3), "uint8")
-    size = (16, 32)
 
     def convert(x):
-        small = tf.image.resize(tf.cast(x, "float32") / 255, size)
+        small = tf.image.resize(tf.cast(x, "float32") / 255, (16, 32))
         return tf.reshape(small, (-1, WIDTH))
 
     return classifier(convert, images)
 
 
 def resized_mended():
-    images = draw(16, 16, 32, 3)
-    return classifier(lambda x: tf.reshape(x, (-1, WIDTH)), images)
+    return classifier(lambda x: tf.reshape(x, (-1, WIDTH)), draw(16, 16, 32, 3))
 
 
 def enlarged(size=(256, 256)):
