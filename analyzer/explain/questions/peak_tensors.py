@@ -235,9 +235,9 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
     if rises.min() <= 0 or rise < SMALL_SLOPE_BYTES:
         return
 
-    last = steps[-1].last
-    is_new = rows["born"].between(steps[-2].last + 1, last)
-    left = rows[is_new & (rows["dies"] > last) & (rows["role"] != ELEMENT_ROLE)]
+    is_before = rows["born"].between(steps[-3].last + 1, steps[-2].last)
+    is_left = is_before & (rows["dies"] > steps[-1].last)
+    left = rows[is_left & (rows["role"] != ELEMENT_ROLE)]
 
     if sum_requested(left) < SMALL_SLOPE_BYTES:
         return  # the data set fills its buffers
