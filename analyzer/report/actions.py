@@ -150,7 +150,10 @@ def _find_other_action(report: ReportFile) -> str:
 
     if program is not None and program.ended:
         if report.kind is Kind.SIMULATED_CARD:
-            return "Trace it without --gpu: the CPU computes all values, a simulated card few."
+            return (
+                "Check that it runs without analyze. If it needs computed values, trace it "
+                "without --gpu: a simulated card computes few."
+            )
         if program.whole_run:
             return "Let the program run to its end, and trace it again."
 
@@ -274,7 +277,8 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
 
     if finding.saves_bytes:
         word = "at most" if finding.id == "workspace" else "about"
-        gain = f"saves {word} {format_bytes(finding.saves_bytes)} {finding.saves_kind}"
+        kind = "of state" if finding.id == "optimizer-state" else finding.saves_kind
+        gain = f"saves {word} {format_bytes(finding.saves_bytes)} {kind}"
 
     return Item(
         finding.severity,

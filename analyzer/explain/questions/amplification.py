@@ -299,12 +299,15 @@ class Tensors:
         return [self.size_of(tensor)[1] for tensor in self.graph.inputs_of(op)]
 
     def line_of(self, row: Mapping[str, Any]) -> str:
-        """Return the line of an op; of a gradient the line of the op that it belongs to.
+        """Return the line of an op; of a gradient that of the op that it belongs to.
 
         A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
         (``backprop.py``, ``_gradient_function``).
         """
-        for op in (forward_of(row["op"]), str(row["op"])):
+        own = str(row["op"])
+        is_gradient = _OF_GRADIENTS in own
+
+        for op in (forward_of(own), own) if is_gradient else (own,):
             known = self.graph.ops.get(op)
             if known is not None and known.source:
                 return known.source
@@ -757,8 +760,7 @@ def _find_pairs(
     if not pair:
         return None
 
-    made, made_bytes = tensors.size_of(f"{op}:0")
-    made = f"{made or row['shape']} ({format_bytes(made_bytes or size)})"
+    made = tensors.size_of(f"{op}:0")[0] or row["shape"]
     where = tensors.line_of({"source": row["source"], "op": op})
     flow, _ = tensors.flow_around(f"{op}:0")
     rows = analysis.rows
@@ -792,7 +794,7 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
             pair = (f"[{n}]", f"[{n},1]")
             if {*pair} <= shapes and size > before["requested_bytes"].max():
                 same = analysis.of_size(size)
-                made = f"[{n},{n}] ({format_bytes(size)})"
+                made = f"[{n},{n}]"
                 yield _report_pairs(analysis, pair, made, row["source"], same)
                 return
 
@@ -806,7 +808,7 @@ def _report_pairs(
 ) -> Finding:
     left, right = pair
     short, long = sorted(pair, key=len)
-    pairing = f"{left} with {right} makes {made}{in_brackets(where)}"
+    pairing = f"{left} with {right} makes {made}"
 
     if long == f"{short[:-1]},1]":
         name = "outer-product"
@@ -827,7 +829,7 @@ def _report_pairs(
             "of a block."
         )
 
-    return report_rows(analysis, name, title, detail, same)
+    return report_share(analysis, name, title, detail, same, where)
 
 
 def _pair_of(op: str, size: int, tensors: Tensors) -> tuple[str, ...]:
@@ -904,8 +906,8 @@ def _find_expanded(
         is_part |= ~is_gradient & rows["op_type"].isin(_COPYING)
         gone = pd.concat([gone, rows[is_part]])
 
-    title = _with_size_and_line(title, maker, tensors)
-    finding = report_rows(analysis, "small-copied", title, detail, gone)
+    where = tensors.line_of(maker)
+    finding = report_share(analysis, "small-copied", title, detail, gone, where)
     if kind == _PATCHES and analysis.recording.device.kind == "gpu":
         finding = replace(finding, saves_bytes=None)
 
@@ -1088,9 +1090,10 @@ def _find_flow(
 
     name, words, detail, share = cause
     first = flow.own_rows.sort_values(["born", "tensor"]).iloc[0].to_dict()
-    title = _with_size_and_line(f"{row['shape']} {words}", first, tensors)
+    words = f"{row['shape']} {words}"
+    where = tensors.line_of(first)
     saves = saved_without_rows(analysis, flow.rows, 1.0 if share is None else share)
-    finding = report_rows(analysis, name, title, detail, flow.rows, saves)
+    finding = report_share(analysis, name, words, detail, flow.rows, where, saves)
     return replace(finding, saves_bytes=None) if share is None else finding
 
 
@@ -1260,7 +1263,8 @@ def report_share(
     """
     largest = rows.sort_values("requested_bytes", ascending=False, kind="stable")
     line = where or next(filter(None, largest["source"]), "")
-    title = f"{words}: {analysis.share_words(rows)}{in_brackets(line)}"
+    share = analysis.share_words(analysis.at_peak(rows))
+    title = f"{words}: {share}{in_brackets(line)}"
 
     return report_rows(analysis, name, title, detail, rows, saves)
 
@@ -1293,8 +1297,3 @@ def report_rows(
         saves_bytes=saves,
         evidence=describe_largest(analysis.at_peak(rows)),
     )
-
-
-def _with_size_and_line(title: str, row: dict[str, Any], tensors: Tensors) -> str:
-    size = format_bytes(row["requested_bytes"])
-    return f"{title} ({size}){in_brackets(tensors.line_of(row))}"

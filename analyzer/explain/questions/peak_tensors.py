@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -188,9 +189,9 @@ def _freed_by_half(
 ) -> pd.Series[int]:
     """Return the bytes of each buffer that half the batch frees: half, if its first axis is the batch.
 
-    The first axis may be a multiple of the batch, such as batch x sequence length. Pairs of examples
-    have it twice, and half the batch leaves a quarter, if no variable and no example has an axis of
-    that length. Gradients of variables keep their size.
+    The first axis may be a multiple of the batch, such as batch x sequence length or two views of each
+    example. Pairs have it twice, and half the batch leaves a quarter, if no variable and no example has
+    an axis of that length. Gradients of variables keep their size.
     """
     shapes = rows["shape"]  # ``map`` reads each category once
     first = shapes.map(_first_axis).astype("float64")
@@ -212,11 +213,9 @@ def _freed_by_half(
     is_input = analysis.rows["category"] == Category.INPUT
     examples = {*analysis.rows.loc[is_input, "shape"]}
     lengths = [*weights, *(re.sub(r"^\[\d+", "", one) for one in examples)]
-    pair = re.compile(rf"\[{batch},{batch}(,\d+)?\]")
-    is_pair = shapes.map(pair.fullmatch).notna()
-
-    if any(re.search(rf"\b{batch}\b", text) for text in lengths):
-        is_pair &= False
+    known = {*re.findall(r"\d+", str(lengths))}
+    length = shapes.astype(str).str.extract(r"^\[(\d+),\1(?:,\d+)?\]$", expand=False)
+    is_pair = length.notna() & ~length.isin(known)
 
     freed = rows["requested_bytes"] * np.where(is_pair, 0.75, 0.5) * (batch > 1)
 
@@ -311,13 +310,16 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     words = "Dense gradients of embedding tables"
     detail = (
         "The gradient of a lookup has few rows, but something converts it to a tensor "
-        "of the table's shape: gradient accumulation, clipping by the global norm, or "
-        "the loss scaling of mixed precision. Keep the gradient sparse."
+        "of the table's shape: a regularizer of the table, gradient accumulation, "
+        "clipping by the global norm, or the loss scaling of mixed precision. Keep the "
+        "gradient sparse."
     )
 
     gone = whole
+    has_slots = is_like_table[state.index].any()
+    is_dense = (whole["category"] == Category.GRADIENT).any()
 
-    if is_like_table[state.index].any():
+    if has_slots and not is_dense:
         gone = pd.concat([whole, state])
         optimizer = analysis.recording.step_config.optimizer or "the optimizer"
         id_ = "whole-table"
@@ -339,7 +341,10 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     if not rows[is_like_table & is_read & (rows["born"] >= analysis.first)].size:
         saves -= int(tables["requested_bytes"].max())
 
-    yield report_share(analysis, id_, words, detail, at_peak, saves=saves)
+    finding = report_share(analysis, id_, words, detail, at_peak, saves=saves)
+
+    # With a sparse gradient, an optimizer of moments makes other tensors of the table's shape.
+    yield replace(finding, saves_bytes=None) if has_slots and is_dense else finding
 
 
 def find_eager_results(analysis: Analysis) -> Iterator[Finding]:

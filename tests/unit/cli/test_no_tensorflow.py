@@ -39,12 +39,6 @@ def test_a_page_is_written_without_networkx(tmp_path: Path) -> None:
     assert "networkx was imported" in done.stderr
 
 
-def test_a_bad_target_is_refused_without_it(tmp_path: Path) -> None:
-    done = run(ENTRY, "trace", "nothing.xplane.pb", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("analyze: ")
-
-
 def test_the_package(tmp_path: Path) -> None:
     code = f"""
 import analyzer

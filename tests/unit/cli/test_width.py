@@ -11,9 +11,7 @@ from analyzer.cli.stdout import USUAL_WIDTH, terminal
         (None, USUAL_WIDTH),
         ("80", 80),
         ("0", USUAL_WIDTH),
-        ("-80", USUAL_WIDTH),
         ("wide", USUAL_WIDTH),
-        ("9" * 20, USUAL_WIDTH),
     ],
 )
 def test_columns_say_how_wide_a_piped_report_is(columns, width, monkeypatch):
