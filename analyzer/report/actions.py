@@ -30,6 +30,9 @@ _BROKEN = ("out-of-memory", "does-not-fit", "outer-product")
 
 _LIST_NAME = re.compile(r"list `(\w+)`")
 
+# Tensors with axes among those that a name holds (``holder_row``); no number replaces them.
+_HELD_ARRAY = re.compile(r"shape (\[\], )*\[\d")
+
 _ACTIONS = read_table("report/actions.toml", dict[str, tuple[str, str, str]])
 
 
@@ -258,9 +261,7 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
     if remedy == "half-batch" and batch > 1 and report.program is None:
         code = f"batch_size = {batch // 2}  # {batch} before"
 
-    shapes = str(finding.evidence)
-    is_of_arrays = "shape [" in shapes and "shape []" not in shapes
-    if report.step.is_jax or is_of_arrays:
+    if report.step.is_jax or _HELD_ARRAY.search(str(finding.evidence)):
         code = ""
 
     kept_in = _LIST_NAME.search(finding.title)
