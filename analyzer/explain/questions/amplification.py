@@ -557,7 +557,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     watch = analysis.recording.watch
     usual = "" if watch is None else watch.where
     where = next(filter(None, kept["source"]), usual)
-    words = f"A GradientTape keeps {len(kept):,} results that no wanted gradient needs"
+    words = "A GradientTape keeps results that no wanted gradient needs"
 
     detail = (
         "A tape keeps the operands of each op that it records, also of those before "
@@ -592,7 +592,7 @@ def _report_persistent(
     yield report_share(
         analysis,
         "persistent-tape",
-        f"A persistent GradientTape keeps {len(kept):,} results and gradients",
+        "A persistent GradientTape keeps results and gradients",
         "A persistent tape frees nothing before it is deleted. Inside its with block it "
         "also records the ops of tape.gradient. Call tape.gradient once, after the "
         "block, without persistent=True.",
@@ -698,7 +698,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
 
         where = source or next(filter(None, alive["source"]), "")
         shapes = " and ".join(equal["shape"].astype(str).unique()[:2])
-        words = f"{len(equal)} gradients of {shapes} wait to be added up"
+        words = f"Gradients of {shapes} wait to be added up"
         detail = (
             "One weight or tensor is used several times in one step, as in an unrolled "
             "Python loop, and each use has a gradient of its own. Stack the inputs and "
