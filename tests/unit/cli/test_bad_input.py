@@ -95,7 +95,6 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda folder: write(b"", "m.py")(folder) and Path("m.build"),
         "m.py:build?",
     ),
-    "a bare name": (lambda folder: Path("resnet50"), "keras:resnet50"),
     "damaged note": (
         with_note('{"schema_version": 1, "variables": [{"path"'),
         "is damaged",
