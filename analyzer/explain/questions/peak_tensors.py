@@ -182,6 +182,12 @@ def _first_axis(shape: str) -> float:
     return float(length) if length.isdigit() else math.nan
 
 
+def _axes_of(shape: str) -> str:
+    """Return a shape of more than two axes without their order, other shapes as they are."""
+    axes = re.findall(r"\d+", shape)
+    return str(sorted(axes)) if len(axes) > 2 else shape
+
+
 def _freed_by_half(
     analysis: Analysis,
     rows: pd.DataFrame,
@@ -196,10 +202,12 @@ def _freed_by_half(
     shapes = rows["shape"]  # ``map`` reads each category once
     first = shapes.map(_first_axis).astype("float64")
 
-    weights = {*analysis.rows.loc[analysis.rows["variable"] != "", "shape"]}
+    # XLA's copy of a convolution's kernel, or its gradient, has the axes in another order.
+    is_variable = analysis.rows["variable"] != ""
+    weights = {*analysis.rows.loc[is_variable, "shape"].map(_axes_of)}
 
-    is_update = rows["category"].isin(_OF_WEIGHTS)
-    is_weight = (rows["variable"] != "") | (is_update & shapes.isin(weights))
+    is_weight = rows["category"].isin(_OF_WEIGHTS) & shapes.map(_axes_of).isin(weights)
+    is_weight |= rows["variable"] != ""
     is_weight |= rows["op"].map(_CAST_OF_WEIGHT.search).notna()
 
     # Most activations have the batch as their first axis, so those of unknown shape count too.
@@ -310,9 +318,8 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     words = "Dense gradients of embedding tables"
     detail = (
         "The gradient of a lookup has few rows, but something converts it to a tensor "
-        "of the table's shape: a regularizer of the table, gradient accumulation, "
-        "clipping by the global norm, or the loss scaling of mixed precision. Keep the "
-        "gradient sparse."
+        "of the table's shape: a regularizer, gradient accumulation, clipping by the "
+        "global norm, or the loss scaling of mixed precision. Keep it sparse."
     )
 
     gone = whole
@@ -324,7 +331,6 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         optimizer = analysis.recording.step_config.optimizer or "the optimizer"
         id_ = "whole-table"
         words = f"Tensors that {optimizer} makes for all rows of a table"
-
         shape = tables["shape"].iloc[0]
         detail = (
             f"A step looks up few rows of the embedding {shape}, but {optimizer} "

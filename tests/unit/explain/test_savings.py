@@ -107,8 +107,8 @@ def test_savings_below_a_hundredth_of_the_limit_are_left_out(
 def test_half_the_batch_shrinks_only_tensors_of_the_batch() -> None:
     rows = [buffer(8 * MIB, 10, 50, Category.ACTIVATION, "", "[32,65536]")]
     rows += [buffer(4 * MIB, 10, 50, Category.ACTIVATION, "", "[100,10485]")]
-    rows += [buffer(MIB, -1, 100, Category.PARAMETER, "kernel", "[64,4096]")]
-    rows += [buffer(MIB, 20, 50, Category.GRADIENT, "", "[64,4096]")]
+    rows += [buffer(MIB, -1, 100, Category.PARAMETER, "kernel", "[64,4,1024]")]
+    rows += [buffer(MIB, 20, 50, Category.GRADIENT, "", "[1024,64,4]")]
     (found,) = find_batch_tensors(analysis_of(*rows, batch=32))
     assert found.saves_bytes == 4 * MIB
     # a weight that its op casts to half precision has no axis of the batch
