@@ -58,6 +58,10 @@ _OF_A_STEP = (
     peak_tensors.find_growth,
     peak_tensors.find_workspaces,
     peak_tensors.find_state,
+    peak_tensors.find_wide_numbers,
+    peak_tensors.find_whole_tables,
+    peak_tensors.find_input_copies,
+    step_differences.find_varying_shapes,
 )
 
 # Findings from the table and the graph; ``Tensors`` knows shapes, readers and lines of ops.
@@ -114,12 +118,7 @@ def _is_worth_saying(one: Finding, analysis: Analysis) -> bool:
 
 
 def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
-    """Yield findings about types and inputs of any step, then about the growth of a program."""
-    yield from peak_tensors.find_wide_numbers(analysis)
-    yield from peak_tensors.find_whole_tables(analysis)
-    yield from peak_tensors.find_input_copies(analysis)
-    yield from step_differences.find_varying_shapes(analysis)
-
+    """Yield findings about the growth of a program."""
     watch = analysis.recording.watch
     if watch is None:
         return

@@ -51,8 +51,6 @@ Instants = npt.NDArray[np.int64]
 # Categories that are alive in all steps by design.
 PERSISTENT = frozenset({"parameter", "optimizer_state", "constant", "input"})
 
-_SAME_RATIO = 0.99  # peaks of steps that differ less count as equal
-
 _LEAST_RATIO = 0.05
 
 HIGH = 0.2
@@ -134,10 +132,11 @@ class Analysis:
         return rows[rows.index.isin(self.alive.index)]
 
     def share_words(self, rows: pd.DataFrame) -> str:
-        """Return the bytes of buffers, and their share of the peak, as text."""
+        """Return the bytes and the number of buffers, and their share of the peak, as text."""
         total = sum_requested(rows)
         share = total / self.peak.requested_bytes
-        return f"{format_bytes(total)} ({share:.0%} of the peak)"
+        count = f" in {len(rows):,} tensors" if len(rows) > 1 else ""
+        return f"{format_bytes(total)}{count} ({share:.0%} of the peak)"
 
     @property
     def full_steps(self) -> list[Step]:
@@ -185,7 +184,7 @@ def analyse(recording: Recording) -> Analysis:
 
 
 def _steady_step(recording: Recording, line: Timeline) -> Step | None:
-    """Return the last step with about the highest requested peak, without the first step.
+    """Return the last step with the highest requested peak, without the first step.
 
     Steps that try algorithms, such as one with a smaller last batch, count only if all others do. A
     program's first traced step follows others. None without steps, or if the peak lies between them.
@@ -205,12 +204,11 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
 
         steady = steady[1:] or steady
 
-    peaks = {
-        one: find_peak(line, one.first, one.last).requested_bytes for one in steady
-    }
-    least = _SAME_RATIO * max(peaks.values(), default=0)
-
-    return next((one for one in reversed(steady) if peaks[one] >= least), None)
+    return max(
+        reversed(steady),
+        key=lambda one: find_peak(line, one.first, one.last).requested_bytes,
+        default=None,
+    )
 
 
 def _is_peak_between(steps: Sequence[Step], line: Timeline) -> bool:

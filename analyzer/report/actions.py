@@ -30,6 +30,9 @@ _BROKEN = ("out-of-memory", "does-not-fit", "outer-product")
 
 _LIST_NAME = re.compile(r"list `(\w+)`")
 
+# Tensors with axes among those that a name holds (``holder_row``); no number replaces them.
+_HELD_ARRAY = re.compile(r"shape (\[\], )*\[\d")
+
 _ACTIONS = read_table("report/actions.toml", dict[str, tuple[str, str, str]])
 
 
@@ -150,7 +153,10 @@ def _find_other_action(report: ReportFile) -> str:
 
     if program is not None and program.ended:
         if report.kind is Kind.SIMULATED_CARD:
-            return "Trace it without --gpu: the CPU computes all values, a simulated card few."
+            return (
+                "Check that it runs without analyze. If it needs computed values, trace it "
+                "without --gpu: a simulated card computes few."
+            )
         if program.whole_run:
             return "Let the program run to its end, and trace it again."
 
@@ -256,9 +262,7 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
     if remedy == "half-batch" and batch > 1 and report.program is None:
         code = f"batch_size = {batch // 2}  # {batch} before"
 
-    shapes = str(finding.evidence)
-    is_of_arrays = "shape [" in shapes and "shape []" not in shapes
-    if report.step.is_jax or is_of_arrays:
+    if report.step.is_jax or _HELD_ARRAY.search(str(finding.evidence)):
         code = ""
 
     kept_in = _LIST_NAME.search(finding.title)
@@ -275,7 +279,8 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
 
     if finding.saves_bytes:
         word = "at most" if finding.id == "workspace" else "about"
-        gain = f"saves {word} {format_bytes(finding.saves_bytes)} {finding.saves_kind}"
+        kind = "of state" if finding.id == "optimizer-state" else finding.saves_kind
+        gain = f"saves {word} {format_bytes(finding.saves_bytes)} {kind}"
 
     return Item(
         finding.severity,

@@ -26,7 +26,6 @@ def test_two_interpreters_are_compared(tmp_path: Path) -> None:
     [
         (("--python", "gone", "--python", "gone"), "gone cannot be run"),
         (("--python", "gone"), "--python twice"),
-        ((), "--python twice"),
     ],
 )
 def test_a_wrong_interpreter_is_one_line(

@@ -216,7 +216,8 @@ def test_a_reserve_space_is_what_is_assumed(workbench: Workbench) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "bare", [False, True], ids=["without the graph", "without any note"]
+    "bare",
+    [False, True],  # without the graph, without any note
 )
 @pytest.mark.parametrize("name", ["cnn", "transformer", "recurrent"])
 def test_a_trace_keeps_its_categories_without_the_capture(

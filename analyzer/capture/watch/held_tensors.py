@@ -183,24 +183,27 @@ def _find_copies(
     """Return a holder for each large tensor without one that is a copy of a NumPy array.
 
     ``fit`` copies a whole array, or the part before its validation split, and no name holds the copy.
+    It converts only arrays of floats, to another type of floats (``array_data_adapter.py`` and
+    ``array_slicing.py`` of Keras).
     """
-    held: set[int] = set()
-    for row in rows:
-        held.update(row.addresses)
-
-    alone = []
-    for tensor in tensors:
-        is_large = count_tensor_bytes(tensor) >= _LARGE_BYTES
-        if is_large and tensor.shape.rank and find_address(tensor) not in held:
-            alone.append(tensor)
+    held = {address for row in rows for address in row.addresses}
+    alone = [
+        tensor
+        for tensor in tensors
+        if count_tensor_bytes(tensor) >= _LARGE_BYTES
+        and find_address(tensor) not in held
+    ]
 
     copies = []
     arrays = search.find_arrays() if alone else []
 
     for tensor in alone:
+        shape = tuple(tensor.shape)
+
         for array, holder in arrays:
-            is_alike = array.shape[1:] == tuple(tensor.shape[1:])
-            if is_alike and array.ndim and len(array) >= tensor.shape[0]:
+            is_alike = array.shape[1:] == shape[1:] and array.shape[:1] >= shape[:1]
+            is_float = array.dtype.kind == "f"
+            if is_alike and is_float == tensor.dtype.is_floating:
                 name = holder.holder[holder.holder.index("`") :]
                 words = f"the copy of {name}"
                 copy = msgspec.structs.replace(holder, holder=words)

@@ -307,17 +307,21 @@ class Tensors:
         return [self.size_of(tensor)[1] for tensor in self.graph.inputs_of(op)]
 
     def line_of(self, row: Mapping[str, Any]) -> str:
-        """Return the line of an op; of a gradient the line of the op that it belongs to.
+        """Return the line of an op; of a gradient that of the op that it belongs to.
 
         A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
         (``backprop.py``, ``_gradient_function``). The scope of several ops holds one whose result the
         gradient reads.
         """
         own = str(row["op"])
-        scope = forward_of(own)
-        read = self.graph.inputs_of(own) if _OF_GRADIENTS in own else ()
-        inside = (split_tensor(one)[0] for one in read if one.startswith(f"{scope}/"))
-        for op in (scope, *inside, own):
+        names = [own]
+        if _OF_GRADIENTS in own:
+            scope = forward_of(own)
+            read = (split_tensor(one)[0] for one in self.graph.inputs_of(own))
+            inside = [one for one in read if one.startswith(f"{scope}/")]
+            names = [scope, *inside, own]
+
+        for op in names:
             known = self.graph.ops.get(op)
             if known is not None and known.source:
                 return known.source
@@ -567,7 +571,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     watch = analysis.recording.watch
     usual = "" if watch is None else watch.where
     where = next(filter(None, kept["source"]), usual)
-    words = f"A GradientTape keeps {len(kept):,} results that no wanted gradient needs"
+    words = "A GradientTape keeps results that no wanted gradient needs"
 
     detail = (
         "A tape keeps the operands of each op that it records, also of those before "
@@ -602,7 +606,7 @@ def _report_persistent(
     yield report_share(
         analysis,
         "persistent-tape",
-        f"A persistent GradientTape keeps {len(kept):,} results and gradients",
+        "A persistent GradientTape keeps results and gradients",
         "A persistent tape frees nothing before it is deleted. Inside its with block it "
         "also records the ops of tape.gradient. Call tape.gradient once, after the "
         "block, without persistent=True.",
@@ -708,7 +712,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
 
         where = source or next(filter(None, alive["source"]), "")
         shapes = " and ".join(equal["shape"].astype(str).unique()[:2])
-        words = f"{len(equal)} gradients of {shapes} wait to be added up"
+        words = f"Gradients of {shapes} wait to be added up"
         detail = (
             "One weight or tensor is used several times in one step, as in an unrolled "
             "Python loop, and each use has a gradient of its own. Stack the inputs and "
@@ -772,16 +776,14 @@ def _find_pairs(
     if not pair:
         return None
 
-    shape, made_bytes = tensors.size_of(f"{op}:0")
-    shape = shape or row["shape"]
-    made = f"{shape} ({format_bytes(made_bytes or size)})"
+    shape = tensors.size_of(f"{op}:0")[0] or row["shape"]
     where = tensors.line_of({"source": row["source"], "op": op})
     flow, _ = tensors.flow_around(f"{op}:0")
     rows = analysis.rows
     is_gone = rows["tensor"].isin(flow) | (rows["requested_bytes"] == size)
     is_gone |= (rows["shape"] == shape) & (shape != "")  # also of other types
 
-    return _report_pairs(analysis, pair, made, where, rows[is_gone])
+    return _report_pairs(analysis, pair, shape, where, rows[is_gone])
 
 
 def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
@@ -806,7 +808,7 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
             pair = (f"[{n}]", f"[{n},1]")
             if {*pair} <= shapes and size > before["requested_bytes"].max():
                 same = analysis.of_size(size)
-                made = f"[{n},{n}] ({format_bytes(size)})"
+                made = f"[{n},{n}]"
                 yield _report_pairs(analysis, pair, made, row["source"], same)
                 return
 
@@ -820,7 +822,7 @@ def _report_pairs(
 ) -> Finding:
     left, right = pair
     short, long = sorted(pair, key=len)
-    pairing = f"{left} with {right} makes {made}{in_brackets(where)}"
+    pairing = f"{left} with {right} makes {made}"
 
     if long == f"{short[:-1]},1]":
         name = "outer-product"
@@ -842,7 +844,7 @@ def _report_pairs(
             "is without the memory of a block."
         )
 
-    return report_rows(analysis, name, title, detail, same)
+    return report_share(analysis, name, title, detail, same, where)
 
 
 def _pair_of(op: str, size: int, tensors: Tensors) -> tuple[str, ...]:
@@ -919,8 +921,8 @@ def _find_expanded(
         is_part |= ~is_gradient & rows["op_type"].isin(_COPYING)
         gone = pd.concat([gone, rows[is_part]])
 
-    title = _with_size_and_line(title, maker, tensors)
-    finding = report_rows(analysis, "small-copied", title, detail, gone)
+    where = tensors.line_of(maker)
+    finding = report_share(analysis, "small-copied", title, detail, gone, where)
     if kind == _PATCHES and analysis.recording.device.kind == "gpu":
         finding = replace(finding, saves_bytes=None)
 
@@ -1103,9 +1105,10 @@ def _find_flow(
 
     name, words, detail, share = cause
     first = flow.own_rows.sort_values(["born", "tensor"]).iloc[0].to_dict()
-    title = _with_size_and_line(f"{row['shape']} {words}", first, tensors)
+    words = f"{row['shape']} {words}"
+    where = tensors.line_of(first)
     saves = saved_without_rows(analysis, flow.rows, 1.0 if share is None else share)
-    finding = report_rows(analysis, name, title, detail, flow.rows, saves)
+    finding = report_share(analysis, name, words, detail, flow.rows, where, saves)
     return replace(finding, saves_bytes=None) if share is None else finding
 
 
@@ -1277,7 +1280,8 @@ def report_share(
     """
     largest = rows.sort_values("requested_bytes", ascending=False, kind="stable")
     line = where or next(filter(None, largest["source"]), "")
-    title = f"{words}: {analysis.share_words(rows)}{in_brackets(line)}"
+    share = analysis.share_words(analysis.at_peak(rows))
+    title = f"{words}: {share}{in_brackets(line)}"
 
     return report_rows(analysis, name, title, detail, rows, saves)
 
@@ -1310,8 +1314,3 @@ def report_rows(
         saves_bytes=saves,
         evidence=describe_largest(analysis.at_peak(rows)),
     )
-
-
-def _with_size_and_line(title: str, row: dict[str, Any], tensors: Tensors) -> str:
-    size = format_bytes(row["requested_bytes"])
-    return f"{title} ({size}){in_brackets(tensors.line_of(row))}"

@@ -142,7 +142,7 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
     yield report_share(
         analysis,
         "recomputable",
-        f"{len(gone)} results of elementwise ops are kept beside their operand",
+        "Results of elementwise ops are kept beside their operand",
         "tf.recompute_grad keeps the operand of a function alone, and computes the results "
         "again. A fused op does so too: tf.nn.silu(x) for x * tf.sigmoid(x), or a fused batch "
         "normalization.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -181,6 +182,12 @@ def _first_axis(shape: str) -> float:
     return float(length) if length.isdigit() else math.nan
 
 
+def _axes_of(shape: str) -> str:
+    """Return a shape of more than two axes without their order, other shapes as they are."""
+    axes = re.findall(r"\d+", shape)
+    return str(sorted(axes)) if len(axes) > 2 else shape
+
+
 def _freed_by_half(
     analysis: Analysis,
     rows: pd.DataFrame,
@@ -188,17 +195,19 @@ def _freed_by_half(
 ) -> pd.Series[int]:
     """Return the bytes of each buffer that half the batch frees: half, if its first axis is the batch.
 
-    The first axis may be a multiple of the batch, such as batch x sequence length. Pairs of examples
-    have it twice, and half the batch leaves a quarter, if no variable and no example has an axis of
-    that length. Gradients of variables keep their size.
+    The first axis may be a multiple of the batch, such as batch x sequence length or two views of each
+    example. Pairs have it twice, and half the batch leaves a quarter, if no variable and no example has
+    an axis of that length. Gradients of variables keep their size.
     """
     shapes = rows["shape"]  # ``map`` reads each category once
     first = shapes.map(_first_axis).astype("float64")
 
-    weights = {*analysis.rows.loc[analysis.rows["variable"] != "", "shape"]}
+    # XLA's copy of a convolution's kernel, or its gradient, has the axes in another order.
+    is_variable = analysis.rows["variable"] != ""
+    weights = {*analysis.rows.loc[is_variable, "shape"].map(_axes_of)}
 
-    is_update = rows["category"].isin(_OF_WEIGHTS)
-    is_weight = (rows["variable"] != "") | (is_update & shapes.isin(weights))
+    is_weight = rows["category"].isin(_OF_WEIGHTS) & shapes.map(_axes_of).isin(weights)
+    is_weight |= rows["variable"] != ""
     is_weight |= rows["op"].map(_CAST_OF_WEIGHT.search).notna()
 
     # Most activations have the batch as their first axis, so those of unknown shape count too.
@@ -212,11 +221,9 @@ def _freed_by_half(
     is_input = analysis.rows["category"] == Category.INPUT
     examples = {*analysis.rows.loc[is_input, "shape"]}
     lengths = [*weights, *(re.sub(r"^\[\d+", "", one) for one in examples)]
-    pair = re.compile(rf"\[{batch},{batch}(,\d+)?\]")
-    is_pair = shapes.map(pair.fullmatch).notna()
-
-    if any(re.search(rf"\b{batch}\b", text) for text in lengths):
-        is_pair &= False
+    known = {*re.findall(r"\d+", str(lengths))}
+    length = shapes.astype(str).str.extract(r"^\[(\d+),\1(?:,\d+)?\]$", expand=False)
+    is_pair = length.notna() & ~length.isin(known)
 
     freed = rows["requested_bytes"] * np.where(is_pair, 0.75, 0.5) * (batch > 1)
 
@@ -314,13 +321,14 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
 
     penalties = {op.inputs[0] for op in ops if op.type in ("L2Loss", "Square")}
     gone = pd.concat([whole, read]) if penalties & {*read["tensor"]} else whole
+    has_slots = is_like_table[state.index].any()
+    is_dense = (whole["category"] == Category.GRADIENT).any()
 
-    if is_like_table[state.index].any():
+    if has_slots and not is_dense:
         gone = pd.concat([gone, state])
         optimizer = analysis.recording.step_config.optimizer or "the optimizer"
         id_ = "whole-table"
         words = f"Tensors that {optimizer} makes for all rows of a table"
-
         detail = (
             f"A step looks up few rows of an embedding, but {optimizer} updates its "
             "moments for all of them. Of Keras' optimizers only SGD without momentum "
@@ -336,7 +344,10 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         saves -= int(tables["requested_bytes"].max())
 
     where = max(read["source"], default="")
-    yield report_share(analysis, id_, words, detail, at_peak, where, saves)
+    finding = report_share(analysis, id_, words, detail, at_peak, where, saves)
+
+    # With a sparse gradient, an optimizer of moments makes other tensors of the table's shape.
+    yield replace(finding, saves_bytes=None) if has_slots and is_dense else finding
 
 
 def find_eager_results(analysis: Analysis) -> Iterator[Finding]:

@@ -85,6 +85,7 @@ _HOST_CONSTANT = "_EagerConst"
 _COPY_FROM_HOST_ROLE = "copied from the host"
 
 _ELEMENT_ROLE = "element of a tensor list"
+AFTER_ROLE = "made after the last gradient"
 
 # Region -> role of a convolution's buffer on a card that holds no output.
 _COPY_ROLES = {"temp": COPY_ROLE, "output": DROPPED_ROLE}
@@ -504,8 +505,7 @@ def _list_rules_by_op(
     yield lives.into_backward, *describe_value(Phase.FORWARD, is_kept=True)
 
     # such as the update that a loop makes itself
-    after = (Category.TEMPORARY, "made after the last gradient")
-    yield inside & lives.after_backward, *after
+    yield inside & lives.after_backward, Category.TEMPORARY, AFTER_ROLE
 
     if len(backward):
         yield inside & is_value, *passing

@@ -24,6 +24,7 @@ from analyzer.model.graph.graph_index import (
     GraphIndex,
 )
 from analyzer.model.recording.attribution import (
+    AFTER_ROLE,
     FOLDED,
     HANDLE,
     RECEIVED,
@@ -110,7 +111,6 @@ def attribute(
     labels.layer[is_handle] = ""  # a layer has its variable's bytes, not the handle's
 
     _label_gradients(labels, table, raw, note)
-    _label_lines(labels, table, note)
     _label_held(labels, held, note)
 
     label_eager(
@@ -124,6 +124,7 @@ def attribute(
         jit=bool(note.step.jit),
         is_captured=note.is_captured,
     )
+    _label_lines(labels, table, note, phases == 0)
 
     return labels.apply(table), sharing
 
@@ -303,11 +304,15 @@ def _label_gradients(
             labels.set(row, Category.GRADIENT, role=GRADIENT_ROLE)
 
 
-def _label_lines(labels: Labels, table: pd.DataFrame, note: RunNote) -> None:
+def _label_lines(
+    labels: Labels, table: pd.DataFrame, note: RunNote, is_forward: Mask
+) -> None:
     """Label the lines of ops that a tape recorded in an eager step."""
+    is_taped = is_forward & table["step"].notna().to_numpy()
+    is_taped &= (labels.source == "") & (labels.role != AFTER_ROLE)
+
     for op_type, line in note.tape_lines.items():
-        rows = (table["op"] == op_type).to_numpy() & (labels.source == "")
-        labels.source[rows & table["step"].notna().to_numpy()] = line
+        labels.source[is_taped & (table["op"] == op_type).to_numpy()] = line
 
 
 _FEW_STEPS = 2  # whose tensors a container without a leak may hold

@@ -6,7 +6,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
-x_train = np.zeros((8000, 80, 20), "float32")
+bytes_read = np.zeros((8000, 80, 20), "uint8")
+x_train = bytes_read / np.float32(255)
 y_train = np.zeros((8000, 1), "float32")
 layers = [keras.Input((80, 20)), keras.layers.LSTM(1)]
 model = keras.Sequential(layers)

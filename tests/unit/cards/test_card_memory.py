@@ -46,9 +46,7 @@ AMD_LOGS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("logs", "share"), [(NVIDIA_LOGS, 0.02), (AMD_LOGS, 0.09)], ids=["nvidia", "amd"]
-)
+@pytest.mark.parametrize(("logs", "share"), [(NVIDIA_LOGS, 0.02), (AMD_LOGS, 0.09)])
 def test_the_limit_is_what_tensorflow_logged(
     logs: dict[str, tuple[int, ...]], share: float
 ) -> None:
@@ -108,9 +106,7 @@ WORKSTATION_LOGS = {
 }
 
 
-@pytest.mark.parametrize(
-    "logs", [GEFORCE_LOGS, WORKSTATION_LOGS], ids=["geforce", "workstation"]
-)
+@pytest.mark.parametrize("logs", [GEFORCE_LOGS, WORKSTATION_LOGS])
 def test_the_range_of_a_class_of_cards_contains_nine_in_ten_logs(
     logs: dict[str, tuple[int, ...]],
 ) -> None:

@@ -12,7 +12,6 @@ from builders import analyze, sample_folder
     "words",
     [
         ("trace", sample_folder("cnn")),
-        ("diff", sample_folder("infer"), sample_folder("cnn")),
         ("gpus", "rtx", "4090"),
     ],
 )

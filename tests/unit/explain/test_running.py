@@ -26,7 +26,6 @@ def watched(**figures: object) -> WatchNote:
     "figures",
     [
         {"calls": 100, "traces": 2},  # a last, smaller batch
-        {"calls": 1000, "traces": 12},  # a dozen lengths in a thousand batches
         {
             "calls": 4,
             "traces": 4,

@@ -10,7 +10,7 @@ from unit.oom.dump_wordings import FULL, PIECES, VERSIONS, Scene, log_of
 from analyzer.model.contract.oom_file import OomFailure
 from analyzer.oom import OomReport, read_oom_log
 
-SCENES = pytest.mark.parametrize("scene", [PIECES, FULL], ids=["pieces", "full"])
+SCENES = pytest.mark.parametrize("scene", [PIECES, FULL])
 EVERY_VERSION = pytest.mark.parametrize("version", VERSIONS)
 
 

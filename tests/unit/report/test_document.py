@@ -116,7 +116,7 @@ def test_the_categories_add_up_to_the_peak_that_they_name(
     ("kept", "shape", "code"),
     [
         ("kept-tensors", "shape []", "runs.append(float(loss))"),
-        ("kept-tensors", "shape [32, 8]", ""),
+        ("kept-tensors", "shape [], [32, 8]", ""),
         ("models-kept", "", "runs.remove(model)\ndel model"),
     ],
 )

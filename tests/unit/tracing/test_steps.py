@@ -2,9 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 from builders import TraceBuilder
 
 import analyzer
+from analyzer.model.recording.labels import Labels
+from analyzer.tracing.measure.trace_attribution import _label_lines
+from analyzer.tracing.parse.run_folder import RunNote
 
 
 def test_without_markers_the_peak_is_that_of_the_whole_trace(tmp_path: Path) -> None:
@@ -19,3 +24,11 @@ def test_without_markers_the_peak_is_that_of_the_whole_trace(tmp_path: Path) -> 
     assert document["peak"]["step"] is None
     assert document["peak_ever"]["phase"] == "whole trace"
     assert any("no step markers" in warning for warning in document["warnings"])
+
+
+def test_the_lines_of_a_tape_are_those_of_forward_ops() -> None:
+    labels = Labels(2)
+    table = pd.DataFrame({"op": "Mul", "step": [0, 0]})
+    note = RunNote(tape_lines={"Mul": "a.py:3"})
+    _label_lines(labels, table, note, np.arange(2) == 0)
+    assert [*labels.source] == ["a.py:3", ""]
