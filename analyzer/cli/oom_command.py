@@ -171,12 +171,12 @@ def _reproduce(
 
     gpu, limit_bytes = card
     logged = explained.report.failures
-    may_be_compiled = logged[0].compiled or logged[0].op == "StatefulPartitionedCall"
+    signs = {logged[0].component, logged[0].op} & {"XLA", "StatefulPartitionedCall"}
     chosen = CaptureOptions(
         device="gpu",
         gpu=gpu,
         batch_size=batch_size,
-        jit=None if may_be_compiled else False,
+        jit=None if signs else False,
     )
 
     with progress_bar(outputs.progress):

@@ -117,8 +117,12 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     elif 0 < words["most"] < words["batch"]:
         yield "known_batch"
     else:
-        is_bare = words["batch"] < 2 and not words["op"]
-        if is_bare and _is_small(failure) and not failure.is_on_host:
+        if (
+            words["batch"] < 2
+            and not words["op"]
+            and not failure.is_on_host
+            and _is_small(failure)
+        ):
             yield "small_on_card"
 
         yield words["less"]
