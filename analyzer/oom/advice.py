@@ -4,6 +4,7 @@ TensorFlow prints its hint about ``cuda_malloc_async`` for every failure. Here i
 fragmentation caused the failure.
 """
 
+import math
 import shlex
 from collections.abc import Iterator
 
@@ -188,7 +189,16 @@ def write_fit_command(failure: LoggedFailure) -> str | None:
     if failure.has_tiny_limit:
         limit_bytes = 0  # what others left
 
-    limit = f" --limit {limit_bytes >> 20}MiB" if limit_bytes else ""
+    limit = f" --limit {_write_limit(limit_bytes)}" if limit_bytes else ""
     size = f" --batch-size {batch}" if batch > 1 else ""
 
     return f"analyze fit TARGET --gpu {gpu or 'CARD'}{limit}{size}"
+
+
+def _write_limit(size_bytes: int) -> str:
+    """Return a limit as an option takes it, rounded down: ``1024MiB`` or ``13.27GiB``."""
+    mib = size_bytes >> 20
+    if size_bytes % (1 << 20) and mib >= 1024:
+        return f"{math.floor(mib / 10.24) / 100}GiB"
+
+    return f"{mib}MiB"
