@@ -115,7 +115,7 @@ def test_an_array_that_fit_copies_has_its_name_and_the_process_its_size(
     _, report = run(tmp_path, "fit_array.py")
     largest = report["tensors_at_peak"][0]
     assert largest["name"] == "the copy of `x_train`"
-    assert largest["requested_bytes"] == 8000 * 80 * 20 * 4
+    assert largest["requested_bytes"] == 51_200_000  # 8000 x 80 x 20 floats
     first = report["findings"][0]
     assert first["id"] == "data-held"
     assert line_of("fit_array.py", "x_train =") in first["title"]
@@ -279,7 +279,7 @@ def test_one_call_with_all_data_is_named(tmp_path: Path) -> None:
     assert first["id"] == "whole-set"
     assert "20,000 examples" in first["title"]
     assert first["saves_bytes"] == pytest.approx(saved, rel=0.05)
-    assert "whole-set" not in [one["id"] for one in batches["findings"]]
+    assert "whole-set" not in str(batches["findings"])
 
 
 @pytest.mark.slow
@@ -308,17 +308,18 @@ def test_examples_of_a_loop_and_variables_with_lookups_are_found(
 ) -> None:
     _, report = run(tmp_path, "eager_lookup.py")
     sizes = report["categories_at_peak"]
-    assert sizes["parameter"] == 4 * 64 * (6000 + 2000)
+    assert sizes["parameter"] == 2_048_000  # 8000 rows of 64 floats
     assert sizes["unattributed"] < 1024
 
 
 @pytest.mark.slow
 @NEEDS_CARDS
-def test_fit_reads_no_unknown_value(tmp_path: Path) -> None:
-    environment = {"TF_GPU_ALLOCATOR": "cuda_malloc_async"}
-    _, report = run(tmp_path, "fit_array.py", "--gpu", "t4", **environment)
+def test_each_compiled_model_of_a_script_keeps_its_plan(tmp_path: Path) -> None:
+    pool = {"TF_GPU_ALLOCATOR": "cuda_malloc_async"}
+    _, report = run(tmp_path, "models_in_loop.py", "--gpu", "t4", "--", "64", **pool)
     assert report["allocator"] == "GPU_0_bfc"
-    assert not [one for one in report["warnings"] if "lacks values" in one]
+    assert "lacks values" not in str(report["warnings"])
+    assert len(list(tmp_path.glob("out/plan-*"))) == 6
 
 
 def test_a_clean_script_with_the_state_of_an_optimizer_of_another_function(

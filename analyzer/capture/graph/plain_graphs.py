@@ -241,15 +241,11 @@ def get_inner_graphs(graph: Any) -> dict[str, Any]:
 
 def read_inner_ops(function: Any, names: Sequence[str]) -> list[Op]:
     """Return the traced ops of named functions; each function is one op of the executed step."""
-    if not names:
-        return []
-
     ops: dict[str, Op] = {}
     known = collect_function_graphs(function.graph, decode_name(function.name))
-    sources = find_sources(function.graph)
 
     for graph in (known[name] for name in names if name in known):
-        for op in read_traced_ops(graph, sources):
+        for op in read_traced_ops(graph, find_sources(graph)):
             ops.setdefault(op.name, op)
 
     return list(ops.values())

@@ -321,14 +321,8 @@ def write_run(folder: Path, captured: Captured) -> None:
     """Write the note, the graph and compiled functions into the run folder."""
     notes = []
     for number, (note, module) in enumerate(captured.compiled):
-        plan = None
-        if module:
-            plan = "plan.hlo.pb.gz"
-            if number:
-                plan = f"plan-{number}.hlo.pb.gz"
-
-            (folder / plan).write_bytes(pack(module))
-
+        plan = f"plan-{number}.hlo.pb.gz"
+        (folder / plan).write_bytes(pack(module))
         notes.append(replace(note, plan=plan))
 
     graph = None

@@ -41,9 +41,7 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.errors import ExitCode, FailureKind, TargetError
 from analyzer.model.machine import count_cores
 from analyzer.simulated_card.core_calls import describe_refusals
-from analyzer.tracing.xla.xla_dumps import (
-    read_dumped_plan,
-)
+from analyzer.tracing.xla.xla_dumps import list_dumped_functions, read_dumped_plan
 
 _MOST_NAMES = 3  # of ops or functions in a note
 
@@ -415,27 +413,24 @@ def note_threads() -> ThreadsNote:
 def add_compiled_functions(
     captured: Captured, function: Any, dump: Path, observed: Observations
 ) -> None:
-    """Add the functions of a step that ran and that XLA compiled, from its dump; and their ops."""
-    callers: dict[str, list[str]] = {}
-    if function.function_def.attr["_XlaMustCompile"].b:
-        own = graphs.decode_name(function.name)
-        callers[own] = [own]
+    """Add the functions that XLA compiled, from its dump, and the ops of those in the step.
 
-    callers |= graphs.find_compiled_calls(function.graph)
-    for name, ops in callers.items():
+    A function outside the step, such as that of another model, has its own name as its caller.
+    """
+    calls = graphs.find_compiled_calls(function.graph)
+    names = list_dumped_functions(dump)
+
+    for name in names:
         plan, platform, compilations = read_dumped_plan(dump, name)
-        if plan:
-            note = CompiledFunction(
-                ops=tuple(ops),
-                function=name,
-                platform=platform,
-                compilations=compilations,
-            )
+        note = CompiledFunction(
+            ops=tuple(calls.get(name, [name])),
+            function=name,
+            platform=platform,
+            compilations=compilations,
+        )
 
-            captured.compiled.append((note, plan))
+        captured.compiled.append((note, plan))
 
-    names = [note.function for note, _ in captured.compiled]
     inside = graphs.read_inner_ops(function, names)
     captured.inside, found = observed.find_phases().mark(function.graph, inside)
-    gradients = captured.run.gradients | found
-    captured.run = replace(captured.run, gradients=gradients)
+    captured.run = replace(captured.run, gradients=captured.run.gradients | found)

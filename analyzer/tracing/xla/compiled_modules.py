@@ -209,7 +209,8 @@ def name_call_requests(
     ``plans`` are by the calling op. Calls with equal assignments are in the order of the graph.
     """
     ops = structure.ops
-    calls = {name: plans[name] for name in ops if name in plans}
+    functions = [name for name in plans if name.startswith("__")]  # outside the step
+    calls = {name: plans[name] for name in (*ops, *functions) if name in plans}
 
     names = ("op", "region", "tensor", "dtype")
     columns = {name: table[name].astype(object).to_numpy().copy() for name in names}
@@ -225,7 +226,7 @@ def name_call_requests(
         for row, region in zip(rows, regions, strict=True):
             tensor = ""
 
-            if region.is_result and not region.is_tuple:
+            if name in ops and region.is_result and not region.is_tuple:
                 tensor = match_output(ops[name], used, "", "", region.size_bytes)
 
             kind = "output" if tensor else "temp"
@@ -444,15 +445,15 @@ def _get_own_name(holder: Holder) -> str:
 
 
 def _name_op(op_name: str, structure: GraphIndex) -> tuple[str, str]:
-    """Return the graph's op in XLA's name of it, and its layer; empty if unknown."""
-    if not structure.ops:
-        return "", find_layer(op_name)
+    """Return the graph's op in XLA's name of it, and its layer; empty if unknown.
 
-    name = op_name  # XLA may add callers' names as prefix
+    The layer of another function's op, which is not in the graph, is the scope in its name.
+    """
+    name = op_name if structure.ops else ""  # XLA may add callers' names as prefix
     while name and name not in structure.ops:
         name = name.partition("/")[2]
 
-    return name, structure.layers.get(name, "")
+    return name, structure.layers.get(name, "") if name else find_layer(op_name)
 
 
 def _find_phases(

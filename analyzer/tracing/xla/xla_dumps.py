@@ -14,6 +14,12 @@ from analyzer.model.contract.reading import read_regular_file
 from analyzer.model.errors import TraceError
 from analyzer.model.units import format_bytes, parse_bytes
 
+_COMPILED = "after_optimizations.hlo.pb"  # end of the name of a module with its plan
+
+# A function's name in that of its module: "module_0007.a_inference_train_41__XlaMustCompile_true_...",
+# or "module_0007.a_inference_train_41__.350...." if the op that calls it has no attributes.
+_FUNCTION = re.compile(r"\.a_(\w+?)__(?:XlaMustCompile|\.)")
+
 
 def read_flags(text: str) -> str:
     """Return the value of ``XLA_FLAGS`` as flags; without a leading dash it names a file of flags."""
@@ -42,28 +48,28 @@ def add_dump_flags(folder: Path, flags: str) -> str:
     return f"{read_flags(flags)} {ours}".strip()
 
 
+def list_dumped_functions(dump: Path) -> list[str]:
+    """Return the names of the functions whose compiled modules XLA dumped, each once."""
+    files = " ".join(map(str, sorted(dump.glob(f"*{_COMPILED}"))))
+    return [f"__{name}" for name in dict.fromkeys(_FUNCTION.findall(files))]
+
+
 def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str, int]:
     """Return the last compiled module of a function, its device, and the number of its compilations.
 
-    The device is ``cpu`` or ``gpu``. The module has its buffer assignment and no literals (HloProto);
-    it is empty if there is none.
+    The device is ``cpu`` or ``gpu``. The module has its buffer assignment and no literals (HloProto).
     """
     from analyzer.tracing.parse.buffer_plan import HloProto
 
     name = function.strip("_")
-    files = sorted(
-        dump.glob(f"*.a_{name}__*after_optimizations.hlo.pb")
-    )  # oldest first
-
-    if not files:
-        return b"", "", 0
+    files = sorted(dump.glob(f"*.a_{name}__*{_COMPILED}"))  # oldest first
 
     # "sm_7.5_gpu_after_optimizations" (``GpuCompiler``), "cpu_after_optimizations" (``CpuCompiler``)
     platform = "gpu" if "gpu_after_optimizations" in files[-1].name else "cpu"
     module: Any = HloProto.FromString(files[-1].read_bytes())
     module.DiscardUnknownFields()  # above all, the values of constants
 
-    return bytes(module.SerializeToString(deterministic=True)), platform, len(files)
+    return module.SerializeToString(deterministic=True), platform, len(files)
 
 
 _TOTAL = re.compile(r"^Total bytes(?: used)?: (\d+)", re.MULTILINE)

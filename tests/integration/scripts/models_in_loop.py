@@ -1,3 +1,5 @@
+import sys
+
 import keras
 import numpy as np
 
@@ -7,5 +9,6 @@ for fold in range(6):
         [keras.Input((256,)), keras.layers.Dense(1024), keras.layers.Dense(1)]
     )
     model.compile("adam", "mse")
-    model.fit(np.ones((64, 256), "f"), np.ones((64, 1), "f"), batch_size=8, verbose=0)
+    size = int(*sys.argv[1:] or "8")
+    model.fit(np.ones((64, 256), "f"), np.ones((64, 1), "f"), size, verbose=0)
     kept.append(model)
