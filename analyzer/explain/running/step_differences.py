@@ -27,7 +27,9 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     tried = set(rows.loc[rows["role"] == TRIAL_ROLE, "step"].dropna())
     steps = [step for step in analysis.full_steps if step.index not in tried]
 
-    if len(steps) < _SIZES:
+    has_several_models = watch is not None and watch.step_objects > 1
+
+    if len(steps) < _SIZES or has_several_models:
         return
 
     found = (find_peak(analysis.line, step.first, step.last) for step in steps)
