@@ -317,7 +317,7 @@ def _fit_kind(
     largest_card = cards[-1]
 
     limits = [memory_limit(gpu) for gpu in cards]
-    chosen = replace(options, gpu=largest_card.id)
+    chosen = replace(options, gpu=largest_card.id, skips_trials=True)
     own_access = replace(access, folder=access.folder / largest_card.id)
 
     is_one = question.wanted is not None

@@ -272,7 +272,7 @@ def add_remedies(
     with open_accesses(spec) as accesses:
         trial = RemedyTrial(
             accesses[0],
-            options,
+            replace(options, skips_trials=True),
             limit_bytes,
             keep,
             file,

@@ -27,6 +27,9 @@ SHORT_POOL = "SIMULATED_CARD_POOL_MOST"
 # XLA compares sizes that only a run knows (``dynamic_padder.cc``); no kernel computes the result.
 _WITHOUT_CHECKS = "--xla_gpu_shape_checks=IGNORE"
 
+# XLA runs no trials of the algorithms of products and convolutions (``xla.proto``).
+_WITHOUT_TRIALS = "--xla_gpu_autotune_level=0"
+
 # Threads for parallel ops. A machine with a card has more cores than many others; with two threads,
 # fewer orders of ops occur.
 _FEWEST_THREADS = 8
@@ -129,7 +132,10 @@ def make_card_environment(options: CaptureOptions, cache: Path) -> dict[str, str
     folder = make_library_folder(cache / "simulated_card")
     toolkit = folder / TOOLKIT
     data_dir = path_flag("--xla_gpu_cuda_data_dir", toolkit)
-    flags = (read_flags(own.get("XLA_FLAGS", "")), data_dir, _WITHOUT_CHECKS)
+    flags = [read_flags(own.get("XLA_FLAGS", "")), data_dir, _WITHOUT_CHECKS]
+    if options.skips_trials:
+        flags.append(_WITHOUT_TRIALS)
+
     threads = max(count_cores(), _FEWEST_THREADS)
 
     variables = {

@@ -122,6 +122,8 @@ class CaptureOptions:
     # whether a simulated card's pool may be smaller than its limit
     has_short_pool: bool = False
     is_unlimited: bool = False  # whether a simulated card has room for any step
+    # whether XLA chooses algorithms without trials: less time, and the same buffers of the step
+    skips_trials: bool = False
     # whether the batch axis stays open, so that one step serves all sizes
     is_open: bool = False
     caution: str = ""  # sentence for the report, to read before any figure
