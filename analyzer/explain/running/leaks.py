@@ -354,7 +354,7 @@ def _report_unknown_holder(
     by_step = rows.groupby("step", observed=True)["allocated_bytes"].sum()
     left_bytes = by_step.reindex(before_last, fill_value=0).median()
     if not left_bytes >= _EXPLAINS_RATIO * growth.per_step_bytes:
-        return None
+        return None  # also without a step before the last, where it is not a number
 
     sums = rows.groupby("op", observed=True)["allocated_bytes"].sum()
     step = f" (a step is {watch.step}, {watch.where})" if watch.where else ""
