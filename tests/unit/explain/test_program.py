@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,16 +10,14 @@ import pytest
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.data_held import find_filling_stage
-from analyzer.explain.running.leaks import find_larger_call, find_unexplained
+from analyzer.explain.running.leaks import find_unexplained
 from analyzer.explain.running.slope import measure_growth
-from analyzer.model.contract.fields import Category
 from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.run_note import (
     DataStage,
     Reading,
     WatchNote,
 )
-from tests.unit.explain.test_savings import analysis_of, buffer
 
 MIB = 1 << 20
 
@@ -75,17 +72,3 @@ def test_a_leak_without_a_holder_needs_tensors_that_outlive_their_step(
     found = find_unexplained(analysis, watch, trends(watch), flat)
 
     assert [one.id for one in found] == ids
-
-
-def test_a_larger_call_is_named_also_if_the_trace_has_it() -> None:
-    analysis = analysis_of(
-        buffer(MIB, 0, 40, Category.ACTIVATION),
-        buffer(9 * MIB, 60, 90, Category.ACTIVATION),
-    )
-    step = replace(analysis.recording.steps[0], last=50)
-    watch = seen(0, where="a.py:1", peak_call="a.py:2", own_peaks=(9 * MIB,))
-    recording = replace(analysis.recording, steps=(step,), watch=watch)
-
-    (found,) = find_larger_call(replace(analysis, recording=recording), watch)
-
-    assert found.saves_bytes == 8 * MIB

@@ -15,6 +15,7 @@ from analyzer.explain.questions.peak_tensors import (
     find_state,
     find_whole_tables,
 )
+from analyzer.explain.running.leaks import find_larger_call
 from analyzer.model.contract.fields import Category
 from analyzer.model.contract.run_note import Op, StepConfig, WatchNote
 from analyzer.model.graph.graph_index import build_graph_index
@@ -185,3 +186,24 @@ def test_a_dense_gradient_of_a_table_is_no_fault_of_the_optimizer() -> None:
     recording = replace(analysis.recording, structure=graph)
     (found,) = find_whole_tables(replace(analysis, recording=recording))
     assert (found.id, found.saves_bytes) == ("dense-gradient", None)
+
+
+def test_a_larger_call_is_named_also_if_the_trace_has_it() -> None:
+    analysis = analysis_of(
+        buffer(MIB, 0, 40, Category.ACTIVATION),
+        buffer(9 * MIB, 60, 90, Category.ACTIVATION),
+    )
+    step = replace(analysis.recording.steps[0], last=50)
+    watch = WatchNote(
+        step="f",
+        warmup=0,
+        steps=1,
+        where="a.py:1",
+        peak_call="a.py:2",
+        own_peaks=(9 * MIB,),
+    )
+    recording = replace(analysis.recording, steps=(step,), watch=watch)
+
+    (found,) = find_larger_call(replace(analysis, recording=recording), watch)
+
+    assert found.saves_bytes == 8 * MIB
