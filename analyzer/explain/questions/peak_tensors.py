@@ -319,7 +319,8 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         "the loss scaling of mixed precision. Keep the gradient sparse."
     )
 
-    penalties = {op.inputs[0] for op in ops if op.type in ("L2Loss", "Square")}
+    squares = (op for op in ops if op.type in ("L2Loss", "Square"))
+    penalties = {tensor for op in squares for tensor in op.inputs}
     gone = pd.concat([whole, read]) if penalties & {*read["tensor"]} else whole
     has_slots = is_like_table[state.index].any()
     is_dense = (whole["category"] == Category.GRADIENT).any()
