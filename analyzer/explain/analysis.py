@@ -143,6 +143,13 @@ class Analysis:
         """The steps with events."""
         return [step for step in self.recording.steps if step.last >= step.first]
 
+    def find_step_peaks(self) -> dict[int, Peak]:
+        """Return the peak of each step with events, by the step's index."""
+        return {
+            step.index: find_peak(self.line, step.first, step.last)
+            for step in self.full_steps
+        }
+
 
 def sum_requested(rows: pd.DataFrame) -> int:
     """Return the requested bytes of buffers."""

@@ -24,7 +24,7 @@ from analyzer.model.contract.fields import Category, TwoSizes
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.contract.run_note import STEP_WITH_ALL
 from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import Peak, find_peak
+from analyzer.model.recording.timeline import Peak
 from analyzer.model.units import Range, signed_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import FLOOR_BYTES, from_recording, replay
@@ -125,10 +125,7 @@ def _peaks_of_runs(analysis: Analysis) -> tuple[list[Peak | TwoSizes], list[Peak
     """Return the peaks of the runs of the step, and of the one that took unknown values for true."""
     recording = analysis.recording
     with_all = STEP_WITH_ALL if recording.has_unknown_values else None
-    peaks = {
-        step.index: find_peak(analysis.line, step.first, step.last)
-        for step in analysis.full_steps
-    }
+    peaks = analysis.find_step_peaks()
     highest = [peaks.pop(with_all)] if with_all in peaks else []
 
     # A program's own first traced step follows others.

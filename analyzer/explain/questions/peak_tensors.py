@@ -292,14 +292,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     ``assign_sub`` in ``keras/src/backend/tensorflow/optimizer.py``).
     """
     rows = analysis.rows
-    graph = analysis.recording.structure
-    ops = graph.ops.values()
-    gathers = {graph.layers[op.name] for op in ops if op.type in LOOKUPS} - {""}
-    summed = rows.loc[rows["op_type"] == "UnsortedSegmentSum", "shape"]
-    is_table = rows["layer"].isin(gathers) | rows["shape"].isin(summed)
-    tables = rows[is_table & (rows["category"] == Category.PARAMETER)]
-    is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))
-    is_like_table &= rows["layer"].isin([*gathers, ""])
+    tables, is_like_table = _find_tables(analysis)
 
     is_new = is_like_table & (rows["born"] >= analysis.first)
     whole = rows[is_new & rows["category"].isin(_OF_WEIGHTS)]
@@ -319,6 +312,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         "the loss scaling of mixed precision. Keep the gradient sparse."
     )
 
+    ops = analysis.recording.structure.ops.values()
     squares = (op for op in ops if op.type in ("L2Loss", "Square"))
     penalties = {tensor for op in squares for tensor in op.inputs}
     gone = pd.concat([whole, read]) if penalties & {*read["tensor"]} else whole
@@ -349,6 +343,23 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
 
     # With a sparse gradient, an optimizer of moments makes other tensors of the table's shape.
     yield replace(finding, saves_bytes=None) if has_slots and is_dense else finding
+
+
+def _find_tables(analysis: Analysis) -> tuple[pd.DataFrame, pd.Series[bool]]:
+    """Return the embedding tables, and whether each buffer has the size of one."""
+    rows = analysis.rows
+    graph = analysis.recording.structure
+    ops = graph.ops.values()
+    gathers = {graph.layers[op.name] for op in ops if op.type in LOOKUPS} - {""}
+
+    summed = rows.loc[rows["op_type"] == "UnsortedSegmentSum", "shape"]
+    is_table = rows["layer"].isin(gathers) | rows["shape"].isin(summed)
+    tables = rows[is_table & (rows["category"] == Category.PARAMETER)]
+
+    is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))
+    is_like_table &= rows["layer"].isin([*gathers, ""])
+
+    return tables, is_like_table
 
 
 def find_eager_results(analysis: Analysis) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.run_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
-from analyzer.model.recording.timeline import find_own_peak, find_peak
+from analyzer.model.recording.timeline import find_own_peak
 from analyzer.model.units import format_bytes, times
 
 # a holder leaks if it keeps tensors of more traced steps than this
@@ -371,10 +371,8 @@ def _report_unknown_holder(
 
 def find_larger_call(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report a call besides the steps that needs more memory than all of them."""
-    peaks = [
-        find_peak(analysis.line, step.first, step.last).allocated_bytes
-        for step in analysis.full_steps
-    ]
+    found = analysis.find_step_peaks().values()
+    peaks = [peak.allocated_bytes for peak in found]
     steps_bytes = max(peaks, default=analysis.peak_ever.allocated_bytes)
     own_bytes = find_own_peak(analysis.recording) or 0
     saves = own_bytes - steps_bytes

@@ -10,7 +10,6 @@ from analyzer.explain.questions.peak_tensors import find_batch
 from analyzer.model.contract.fields import Category, tensor_bytes
 from analyzer.model.graph.buffer_sharing import ITERATOR
 from analyzer.model.recording.records import TRIAL_ROLE, Finding, Severity, Step
-from analyzer.model.recording.timeline import find_peak
 from analyzer.model.units import format_bytes
 
 # Different sizes of one op's output from which on its shape varies: a last, smaller batch makes two.
@@ -32,8 +31,8 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     if len(steps) < _SIZES or has_several_models:
         return
 
-    found = (find_peak(analysis.line, step.first, step.last) for step in steps)
-    peaks = [peak.allocated_bytes for peak in found]
+    found = analysis.find_step_peaks()
+    peaks = [found[step.index].allocated_bytes for step in steps]
     low = min(peaks)
     high = max(peaks)
 
