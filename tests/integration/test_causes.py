@@ -12,7 +12,7 @@ pytestmark = NEEDS_CARDS
 
 # Cause -> targets that have it first.
 CAUSES = {
-    "kept-by-tape": "taped",
+    "kept-by-tape": "taped distilled",
     "outer-product": "pairs eager_pairs masked",
     "reduced-at-once": "kernel solved",
     "part-read": "variances normalized",

@@ -4,7 +4,7 @@ The graph does not say which tensors are gradients or which layer a name scope b
 ``GradientTape.gradient``, ``Optimizer.apply`` and Keras' name scopes do; a capture wraps them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -67,7 +67,7 @@ class Observations:
         # Whether the step runs eagerly under a trace, which then gets markers.
         self.eager = False
 
-        # Type of an eager op under a tape -> lines of the user's code that ran it.
+        # Type, or type and bytes, of an eager op under a tape -> lines of the user's code that ran it.
         self.tape_lines: dict[str, set[str]] = {}
         self._marks = 0
 
@@ -80,18 +80,32 @@ class Observations:
         self.eager_gradients.clear()
         self._marks = 0
 
-    def add_line(self, op_type: str, *_: Any, graph: Any = None, **__: Any) -> None:
+    def add_line(
+        self,
+        op_type: str,
+        _inputs: Any,
+        _attrs: Any,
+        outputs: Sequence[Any],
+        *_: Any,
+        graph: Any = None,
+        **__: Any,
+    ) -> None:
         """Record the user's line that runs an eager op, not one that a function's trace makes."""
         if graph is not None:
             return
 
+        line = find_calling_line()
         op_type = getattr(op_type, "decode", lambda: op_type)()
-        self.tape_lines.setdefault(op_type, set()).add(find_calling_line())
+        self.tape_lines.setdefault(op_type, set()).add(line)
+
+        for output in outputs:
+            size = output.shape.num_elements() * output.dtype.size
+            self.tape_lines.setdefault(f"{op_type} {size}", set()).add(line)
 
     def find_only_lines(self) -> dict[str, str]:
-        """Return the types of eager ops under a tape that one line of the user runs."""
+        """Return the types and bytes of eager ops under a tape that one line of the user runs."""
         found = self.tape_lines.items()
-        return {op_type: min(lines) for op_type, lines in found if len(lines) == 1}
+        return {name: min(lines) for name, lines in found if len(lines) == 1}
 
     def add_gradients(self, gradients: Any) -> None:
         """Record a structure of gradients, except None."""

@@ -545,24 +545,39 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
 
     forward = of_step[of_step["born"] < first]
     is_kept = forward["dies"].between(forward["born"].max(), first)
-    is_passed = gradients["role"].eq(PASSED_GRADIENT_ROLE) & (
-        gradients["shape"] != "[]"
-    )
+
+    parameters = rows[rows["category"] == "parameter"]
+    is_of_variable = gradients["shape"].isin(["[]", *parameters["shape"]])
+    is_passed = gradients["role"].eq(PASSED_GRADIENT_ROLE) & ~is_of_variable
     passed = gradients[is_passed & (gradients["born"] <= last)]
 
     if (passed["dies"] > last).mean() > _MOST_OF_PEAK:
         yield from _report_persistent(analysis, forward, passed, last)
         return
 
+    kernels = parameters[parameters["shape"].str.contains(",")]
+    is_trained = kernels["shape"].isin(gradients.loc[is_wanted, "shape"])
+    trained = {*kernels.loc[is_trained, "layer"]} - {""}
+
     if len(others):
         # a tensor that outlives the step is held by a name
         is_late = forward["dies"].between(last, analysis.last)
         is_late &= forward["category"] == "activation"
-        wanted = gradients.loc[is_wanted, "shape"]
-        kernels = wanted[wanted.str.contains(",")]
-        is_trained = (rows["category"] == "parameter") & rows["shape"].isin(kernels)
-        trained = {*rows.loc[is_trained, "layer"]} - {""}
         is_kept |= is_late & ~forward["layer"].isin(trained)  # by another tape
+
+    of_trained = forward[forward["layer"].isin(trained)]
+    is_unwanted = gradients["shape"].isin(kernels.loc[~is_trained, "shape"])
+    unwanted = gradients.loc[is_unwanted & ~is_wanted, "born"]
+    if len(unwanted) and len(of_trained):
+        # what comes before all trained layers depends on no variable that is trained
+        is_before = forward["born"] < of_trained["born"].min()
+        is_before &= forward["dies"].between(unwanted.min(), analysis.last)
+        is_before &= forward["category"] == "activation"
+        is_kept |= is_before
+
+        shapes = {*forward.loc[is_before, "shape"]} - {*of_trained["shape"]}
+        is_other = is_backward & of_step["shape"].isin(shapes)
+        others = of_step[(is_other | (of_step["born"] > last)) & is_backward]
 
     kept = analysis.at_peak(forward[is_kept])
     if sum_requested(kept) < analysis.least_bytes:

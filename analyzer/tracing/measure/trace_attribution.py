@@ -311,8 +311,11 @@ def _label_lines(
     is_taped = is_forward & table["step"].notna().to_numpy()
     is_taped &= (labels.source == "") & (labels.role != AFTER_ROLE)
 
-    for op_type, line in note.tape_lines.items():
-        labels.source[is_taped & (table["op"] == op_type).to_numpy()] = line
+    types = table["op"].astype(str)
+    sizes = table["requested_bytes"].astype(str)
+    lines = (types + " " + sizes).map(note.tape_lines)
+    lines = lines.fillna(types.map(note.tape_lines)).fillna("")
+    labels.source[is_taped] = lines.to_numpy()[is_taped]
 
 
 _FEW_STEPS = 2  # whose tensors a container without a leak may hold

@@ -162,6 +162,31 @@ def taped_mended():
     return stopped(features)
 
 
+def distilled(is_outside=False):
+    """Return an eager step whose tape records a teacher that is not trained."""
+    teacher, student = (
+        keras.Sequential([keras.layers.Dense(width, "relu"), keras.layers.Dense(4)])
+        for width in (WIDTH, 16)
+    )
+
+    def step(x):
+        ready = teacher(x) if is_outside else None
+        with tf.GradientTape() as tape:
+            target = teacher(x) if ready is None else ready
+            loss = tf.reduce_mean(tf.square(target - student(x)))
+        gradients = tape.gradient(loss, student.trainable_variables)
+        for variable, gradient in zip(
+            student.trainable_variables, gradients, strict=True
+        ):
+            variable.assign_sub(gradient)
+
+    return step, (draw(4 * ROWS, 64),)
+
+
+def distilled_mended():
+    return distilled(True)
+
+
 def classifier(convert, images):
     """Return a step of a dense layer on images."""
     return descend(
