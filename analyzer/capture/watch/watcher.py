@@ -272,7 +272,10 @@ class Watcher:
         if error is not None:
             self.note_failure(error)
             line = "" if self._values is None else self._values.last_read
-            if line and isinstance(error, Exception) and not self.has_failed:
+            # a missing package has no value for a reason
+            can_be_value = not isinstance(error, ImportError)
+            can_be_value &= isinstance(error, Exception)
+            if line and can_be_value and not self.has_failed:
                 ended += f" after it read a value that a simulated card lacks ({line})"
         elif self.gradients.pending:
             self._count_gradients()
