@@ -31,8 +31,14 @@ _OPS = 10  # rows of evidence
 _LATEST_PS = 100_000_000
 
 _TEXT_COLUMNS = (
-    *("op", "op_type", "layer", "source"),
-    *("role", "instruction", "dtype", "shape"),
+    "op",
+    "op_type",
+    "layer",
+    "source",
+    "role",
+    "instruction",
+    "dtype",
+    "shape",
 )
 
 

@@ -31,11 +31,13 @@ CAUSES = {
     "kept-again": "called looped",
     "wide-kernel": "flattened",
     "one-hot": "targets",
+    "kernel-scratch": "sampled",
+    "layout-copies": "pointwise",
 }
 
 
 # The lines of Keras are not the user's.
-BY_KERAS = "table targets"
+BY_KERAS = "table targets pointwise"
 
 
 def estimate(workbench: Workbench, name: str, *options: str) -> dict[str, Any]:

@@ -84,16 +84,33 @@ _SUMS = frozenset({"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"})
 POINTWISE = frozenset(
     {
         *_ELEMENTWISE,
-        *("Abs", "AddN", "Erf", "Exp", "Log", "Neg", "Pow", "Rsqrt", "Sigmoid"),
-        *("Softplus", "Sqrt", "Square", "Tanh"),
+        "Abs",
+        "AddN",
+        "Erf",
+        "Exp",
+        "Log",
+        "Neg",
+        "Pow",
+        "Rsqrt",
+        "Sigmoid",
+        "Softplus",
+        "Sqrt",
+        "Square",
+        "Tanh",
     }
 )
 _CHAINED = POINTWISE | _SELECTIONS
 # Ops that read some of a tensor's elements, and ops that pass them on.
 _PARTS = frozenset(
     {
-        *("ArgMax", "ArgMin", "GatherNd", "GatherV2", "MatrixDiagPartV3"),
-        *("Slice", "StridedSlice", "TopKV2"),
+        "ArgMax",
+        "ArgMin",
+        "GatherNd",
+        "GatherV2",
+        "MatrixDiagPartV3",
+        "Slice",
+        "StridedSlice",
+        "TopKV2",
     }
 )
 _PATCHES = "ExtractImagePatches"
@@ -148,8 +165,8 @@ _EXPANDING = {
         (
             "a copy of a table's entry for each look-up",
             "Multiply with the table itself, and look up the products: "
-            "tf.gather(q @ table, index, batch_dims=2). The saving is without these "
-            "products.",
+            "tf.gather(q @ table, index, batch_dims=2). Relative positions have twice as "
+            "many products as scores, which the saving counts.",
         ),
     ),
 }
@@ -232,18 +249,25 @@ _FUSED = frozenset(
 )
 _MOVING = frozenset(
     {
-        *(*POINTWISE, *_REPEATS, *_PARTS, *_SELECTIONS, *_SUMS),
-        *("ConcatV2", "Cos", "Cumsum", "Expm1", "Log1p", "LogicalOr"),
-        *(
-            "MatrixBandPart",
-            "MatrixSetDiagV3",
-            "Pack",
-            "PadV2",
-            "Sign",
-            "Sin",
-            "Softmax",
-            "Xdivy",
-        ),
+        *POINTWISE,
+        *_REPEATS,
+        *_PARTS,
+        *_SELECTIONS,
+        *_SUMS,
+        "ConcatV2",
+        "Cos",
+        "Cumsum",
+        "Expm1",
+        "Log1p",
+        "LogicalOr",
+        "MatrixBandPart",
+        "MatrixSetDiagV3",
+        "Pack",
+        "PadV2",
+        "Sign",
+        "Sin",
+        "Softmax",
+        "Xdivy",
         *_FUSED,
     }
 )
@@ -720,12 +744,13 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     rows = rows.sort_values("requested_bytes", ascending=False, kind="stable")
     is_later = rows.groupby("sum").cumcount() >= (1 if is_known else _SUMMED_EAGERLY)
 
-    for source, equal in rows.groupby("source", observed=True):
+    for _, equal in rows.groupby("source", observed=True):
         saves = saved_without_rows(analysis, equal[is_later[equal.index]])
         if saves < analysis.least_bytes:
             continue
 
-        where = source or next(filter(None, alive["source"]), "")
+        where = Tensors(analysis, graph).line_of(equal.iloc[0].to_dict())
+        where = where or next(filter(None, alive["source"]), "")
         shapes = " and ".join(equal["shape"].astype(str).unique()[:2])
         words = f"Gradients of {shapes} wait to be added up"
         detail = (
@@ -736,7 +761,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
         )
 
         yield report_share(
-            analysis, "waits-for-sum", words, detail, equal, str(where), saves
+            analysis, "waits-for-sum", words, detail, equal, where, saves
         )
 
 
@@ -904,11 +929,8 @@ def _find_expanded(
     maker = makers[0]
     kind = maker["op_type"]
     given = _bytes_given(maker, tensors)
-    gone = same[
-        same.index.isin(
-            [row for one in makers for row in _rows_without(same, one, tensors)]
-        )
-    ]
+    lost = {row for one in makers for row in _rows_without(same, one, tensors)}
+    gone = same[same.index.isin(lost)]
 
     if gone.empty:
         return None
@@ -936,8 +958,16 @@ def _find_expanded(
         is_part |= ~is_gradient & rows["op_type"].isin(_COPYING)
         gone = pd.concat([gone, rows[is_part]])
 
+    # A table of relative positions has a row for each distance, -n to n.
+    products = [
+        2 * tensors.size_of(f"{reader}:0")[1]
+        for reader in tensors.readers_of(maker["tensor"])
+        if kind in LOOKUPS and not is_in_gradient_scope(reader)
+    ]
+    saves = saved_without_rows(analysis, gone, added=sum(products))
+
     where = tensors.line_of(maker)
-    finding = report_share(analysis, "small-copied", title, detail, gone, where)
+    finding = report_share(analysis, "small-copied", title, detail, gone, where, saves)
     if kind == _PATCHES and analysis.recording.device.kind == "gpu":
         finding = replace(finding, saves_bytes=None)
 
@@ -1017,16 +1047,13 @@ def _find_vectorized(
     rows = analysis.rows
     looped = rows[rows["op"].astype(str).str.contains(_LOOPED, regex=False)]
 
-    # Results of the loop, and tensors made of them.
     alive = analysis.alive
     made = large["requested_bytes"]
     start = analysis.at_peak(looped)["born"].min()
-    is_before = alive["born"] < start
-    is_made = alive["requested_bytes"].isin(set(made)) & ~is_before
-    is_looped = alive.index.isin(looped.index) | is_made
 
     # A map over the examples of a batch makes nothing larger than the batch.
-    if made.max() < TIMES * alive.loc[is_before, "requested_bytes"].max():
+    before = alive.loc[alive["born"] < start, "requested_bytes"]
+    if made.max() < TIMES * before.max():
         return
 
     words = (
@@ -1050,16 +1077,17 @@ def _find_vectorized(
         and any(_LOOPED not in one for one in graph.consumers.get(f"{op}:0", ()))
     ]
     results = sum(size for shape, size in kept if shape.endswith(ends))
-    is_gone = rows.index.isin(looped.index)
-    is_gone |= rows["requested_bytes"].isin(set(made)) & (rows["born"] >= start)
-    saves = saved_without_rows(analysis, rows[is_gone], added=2 * results)
+    # Results of the loop, and tensors made of them.
+    is_gone = rows["requested_bytes"].isin(set(made)) & (rows["born"] >= start)
+    gone = rows[is_gone | rows.index.isin(looped.index)]
+    saves = saved_without_rows(analysis, gone, added=2 * results)
 
     yield report_share(
         analysis,
         "vectorized-loop",
         words,
         detail,
-        alive[is_looped],
+        gone,
         large["source"].iloc[0],
         max(saves, 0),
     )

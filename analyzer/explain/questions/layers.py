@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from analyzer.explain.analysis import (
     Analysis,
     saved_without,
@@ -12,6 +14,7 @@ from analyzer.explain.analysis import (
 from analyzer.explain.buffer_words import is_retained
 from analyzer.explain.questions.amplification import (
     POINTWISE,
+    TIMES,
     Tensors,
     is_most,
     report_share,
@@ -19,13 +22,12 @@ from analyzer.explain.questions.amplification import (
 from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.records import Finding
 
-_IMAGE_RANK = 4
 _CALLS = 4  # of a layer in a step
 _MANY_TRIPS = 256  # of a loop, such as a recurrent layer's
 
 
 def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report the kernel of a product with flattened images, of a layer or of the program."""
+    """Report the kernel of a product with flattened images or sequences."""
     alive = analysis.alive
     kernels = alive[alive["variable"] != ""]
 
@@ -42,7 +44,7 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             for op in tensors.graph.ops.values()
             if op.type == "Reshape"
             for shape, _ in map(tensors.size_of, op.inputs[:1])
-            if shape.count(",") >= _IMAGE_RANK - 1
+            if shape.count(",") > 1
             and tensors.size_of(f"{op.name}:0")[0]
             == f"{shape.partition(',')[0]},{length}]"
         }
@@ -58,11 +60,37 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             f"{kernel['variable']} {kernel['shape']} with gradients and the optimizer's "
             "tensors",
             f"It multiplies all numbers of {image}. Pool first, with "
-            "GlobalAveragePooling2D() in place of Flatten() or further MaxPooling2D(). "
-            "The saving is that without these tensors.",
+            "GlobalAveragePooling2D() (1D for a sequence) in place of Flatten(), or further "
+            "MaxPooling2D(). The saving is that without these tensors.",
             at_peak,
             images[image],
             saved_without_rows(analysis, same),
+        )
+
+
+def find_scratch(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
+    """Report an op whose kernel needs far more scratch memory than the op reads and writes.
+
+    ``tf.random.categorical`` draws a number for each class of each sample on a card
+    (``multinomial_op.cc``).
+    """
+    alive = analysis.alive
+    is_scratch = (alive["tensor"] == "") & (alive["category"] == "temporary")
+
+    for op, rows in alive[is_scratch].groupby("op", observed=True):
+        sizes = [*tensors.sizes_read(op), tensors.size_of(f"{op}:0")[1]]
+        least = max(analysis.least_bytes, TIMES * sum(sizes))
+        if not all(sizes) or sum_requested(rows) < least:
+            continue
+
+        yield report_share(
+            analysis,
+            "kernel-scratch",
+            f"The kernel of {tensors.graph.ops[op].type} needs scratch memory",
+            "Give the op fewer rows or samples at once (tf.map_fn). In place of "
+            "tf.random.categorical with many samples, tf.searchsorted finds uniform random "
+            "numbers in tf.cumsum(probabilities, 1).",
+            rows,
         )
 
 
@@ -150,6 +178,36 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
         max(lines),
         saves,
     )
+
+
+def find_layout_copies(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
+    """Report results that a step holds in two layouts.
+
+    TensorFlow's layout optimizer moves the channels of convolutions on a card first, and back for a
+    product (``generic_layout_optimizer.cc``). A step without it needs no copy beside its tensor.
+    """
+    sharing = analysis.recording.sharing
+    rows = analysis.rows
+    rows = rows[(rows["born"] >= analysis.first) & (rows["tensor"] != "")]
+    ends = dict(zip(rows["tensor"].map(sharing.root), rows["dies"], strict=True))
+
+    copies = rows[rows["op"].str.endswith("LayoutOptimizer")]
+    read = ((*tensors.graph.inputs_of(op), "")[0] for op in copies["op"])
+    until = [ends.get(sharing.root(one), 0) for one in read]
+    until = np.minimum(copies["dies"], until)
+    saves = saved_without(analysis, copies["requested_bytes"], copies["born"], until)
+
+    if saves >= analysis.least_bytes:
+        yield report_share(
+            analysis,
+            "layout-copies",
+            "Results are held with channels first and channels last",
+            "Dense layers read another layout than convolutions on this card. Without the "
+            "layout optimizer a step has one layout; convolutions may be slower and need more "
+            "scratch memory. Between convolutions, Conv2D(n, 1) computes the same as Dense(n).",
+            copies[until > analysis.peak.requested_instant],
+            saves=saves,
+        )
 
 
 def find_kept_again(analysis: Analysis) -> Iterator[Finding]:

@@ -50,8 +50,14 @@ _CAST_OF_WEIGHT = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
 _STATE_RATIO = 0.2  # share of the peak from which on optimizer state is reported
 _ONE_SLOT = ("SGD", "RMSprop", "Adagrad", "Lion")  # per parameter, as usual
 _OF_BUFFER = [
-    *("requested_bytes", "born", "dies", "category", "role"),
-    *("op", "shape", "variable"),
+    "requested_bytes",
+    "born",
+    "dies",
+    "category",
+    "role",
+    "op",
+    "shape",
+    "variable",
 ]  # columns
 
 

@@ -10,7 +10,7 @@ def draw(*shape):
     return tf.random.stateless_uniform(shape, (1, 2))
 
 
-def regression(lacks_axis):
+def pairs(lacks_axis=True):
     """Return a step whose labels lack the last axis of the outputs, or have it."""
     weights = tf.Variable(draw(WIDTH, 1))
 
@@ -25,12 +25,8 @@ def regression(lacks_axis):
     return step, (draw(ROWS, WIDTH), labels)
 
 
-def pairs():
-    return regression(True)
-
-
 def pairs_mended():
-    return regression(False)
+    return pairs(False)
 
 
 def eager_pairs(target=pairs):
@@ -50,7 +46,7 @@ def eager_unrolled_mended():
     return eager_pairs(unrolled_mended)
 
 
-def slopes(name):
+def jacobian(name="jacobian"):
     """Return a step that takes the derivatives of a layer, also across examples or not."""
     weights = tf.Variable(draw(32, 64))
 
@@ -64,12 +60,8 @@ def slopes(name):
     return step, (draw(64, 32),)
 
 
-def jacobian():
-    return slopes("jacobian")
-
-
 def jacobian_mended():
-    return slopes("batch_jacobian")
+    return jacobian("batch_jacobian")
 
 
 def descend(loss_of, weights, x):
@@ -440,20 +432,43 @@ def joined_mended():
 
 
 def chosen(late=False):
-    """Return a step that multiplies each row with one of four matrices, chosen before or after."""
+    """Return a step that multiplies each row with one of two matrices, chosen before or after."""
 
     def multiply(weights, x):
-        experts = tf.reshape(weights[:256], (4, 64, 64))
-        ids = tf.argmax(x[:, :4], 1)
+        experts = tf.reshape(weights[:32], (2, 16, 64))
+        rows, ids = x[:, :16], tf.argmax(x[:, :2], 1)
         if late:
-            return tf.gather(tf.einsum("ti,eij->tej", x, experts), ids, batch_dims=1)
-        return tf.einsum("ti,tij->tj", x, tf.gather(experts, ids))
+            return tf.gather(tf.einsum("ti,eij->tej", rows, experts), ids, batch_dims=1)
+        return tf.einsum("ti,tij->tj", rows, tf.gather(experts, ids))
 
     return scaled(multiply)
 
 
 def chosen_mended():
     return chosen(True)
+
+
+def sampled(sample=lambda logits: tf.random.categorical(logits, 512)):
+    """Return a step that draws many samples of one distribution."""
+    return tf.function(sample), (draw(1, 16_384),)
+
+
+def sampled_mended():
+    return sampled(lambda logits: tf.searchsorted(tf.cumsum(logits, 1), draw(1, 512)))
+
+
+def pointwise(has_copies=True):
+    """Return a model with two dense layers behind each convolution."""
+    tf.config.optimizer.set_experimental_options({"layout_optimizer": has_copies})
+    layers = [keras.Input((32, 32, 8))]
+    for _ in range(4):
+        layers += [keras.layers.Conv2D(8, 3), keras.layers.Dense(64, "relu")]
+        layers.append(keras.layers.Dense(8))
+    return built("sgd", "mse", *layers)
+
+
+def pointwise_mended():
+    return pointwise(False)
 
 
 def repeated(repeat=tf.repeat):

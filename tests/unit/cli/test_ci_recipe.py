@@ -78,12 +78,16 @@ def run_action(
     )
 
 
+def read_comment(folder: Path) -> str:
+    return (folder / "memory" / "comment.md").read_text("utf-8")
+
+
 def test_a_step_above_its_limit_fails_and_the_comment_starts_with_the_verdict(
     tmp_path: Path,
 ) -> None:
     done = run_action(tmp_path, LIMIT="1MiB")
     assert done.returncode == 3, done.stderr
-    comment = (tmp_path / "memory" / "comment.md").read_text("utf-8")
+    comment = read_comment(tmp_path)
     first = comment.splitlines()[0]
     assert re.fullmatch(
         r"### The requested peak of .* is above the limit of 1\.00 MiB by .*", first
@@ -99,7 +103,7 @@ def test_growth_fails_and_the_comment_of_the_last_run_is_replaced(
 ) -> None:
     done = run_action(tmp_path, after="eager", LIMIT="1GiB", OLD_COMMENT="41")
     assert done.returncode == 4, done.stderr
-    comment = (tmp_path / "memory" / "comment.md").read_text("utf-8")
+    comment = read_comment(tmp_path)
     assert "is within the limit of 1.00 GiB" in comment.splitlines()[0]
     assert re.search(r"requests .* \(.*\) more than ", comment)
     last = (tmp_path / "calls").read_text().splitlines()[-1]
@@ -115,7 +119,7 @@ def test_a_step_without_a_measurement(
     # A step that is new has no base to compare with; one that fails is reported.
     done = run_action(tmp_path, before, after, GH_TOKEN="")
     assert done.returncode == code, done.stderr
-    comment = (tmp_path / "memory" / "comment.md").read_text("utf-8")
+    comment = read_comment(tmp_path)
     assert comment.startswith("### ")
     assert ("was not measured (exit code 2)" in comment) is (code == 2)
     assert not (tmp_path / "calls").exists()

@@ -11,6 +11,7 @@ import pytest
 from builders import sample_folder
 from msgspec import structs
 
+from analyzer.explain.analysis import Analysis
 from analyzer.explain.need import find_need
 from analyzer.explain.verdict import FITS, Question, judge, make_verdict
 from analyzer.model.contract.report_file import (
@@ -22,7 +23,7 @@ from analyzer.model.contract.report_file import (
 )
 from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.graph.graph_index import GRADIENT_ROLE
-from analyzer.model.recording.records import TRIAL, Kind
+from analyzer.model.recording.records import TRIAL, Kind, Step
 from analyzer.model.units import BoundedBytes, Range
 from analyzer.report.answer import answer_lines, has_limit
 from analyzer.report.result import Result
@@ -176,11 +177,16 @@ def test_no_verdict_contradicts_its_numbers() -> None:
     assert seen == set(Outcome)
 
 
-def test_trials_that_do_not_fit_are_skipped() -> None:
+def open_first_step() -> tuple[Analysis, Step, int]:
+    """Return a recording of a card, its first step, and the instant of that step's peak."""
     analysis = open_result(NOTES / "gpu", search=False).analysis
-    first = analysis.recording.steps[0]
-    peak = int(analysis.line.requested[first.first + 1 : first.last + 2].argmax())
-    peak += first.first
+    step = analysis.recording.steps[0]
+    in_step = analysis.line.requested[step.first + 1 : step.last + 2]
+    return analysis, step, step.first + int(in_step.argmax())
+
+
+def test_trials_that_do_not_fit_are_skipped() -> None:
+    analysis, first, peak = open_first_step()
     rows = analysis.rows
     is_brief = rows["born"].between(first.first, peak)
     is_brief &= rows["dies"].between(peak + 1, first.last)
@@ -204,10 +210,7 @@ def test_trials_that_do_not_fit_are_skipped() -> None:
 
 def test_updates_may_run_before_the_first_peak_or_after_it() -> None:
     # GIVEN a first step in which some gradients are known before the peak
-    analysis = open_result(NOTES / "gpu", search=False).analysis
-    step = analysis.recording.steps[0]
-    in_step = analysis.line.requested[step.first + 1 : step.last + 2]
-    instant = step.first + int(in_step.argmax())
+    analysis, step, instant = open_first_step()
     rows = analysis.rows
     is_earlier = rows["born"].between(step.first, instant)
     is_earlier &= rows["requested_bytes"] < MIB

@@ -45,12 +45,10 @@ def test_bytes_in_use_equal_tensorflows_all_the_same(name: str, noted: bool) -> 
 @pytest.mark.parametrize("name", ["cnn", "jit", "eager", "infer"])
 def test_variables_are_known_by_their_addresses(name: str) -> None:
     # GIVEN the same run traced from its start and from its first step
-    whole = opened_sample(name)
-    recording = begun_late(name, noted=True)
+    both = begun_late(name, noted=True), opened_sample(name).recording
     # WHEN the last instants are compared
-    late = sum_by_category(alive_at(recording.allocations, len(recording.events) - 1))
-    full = sum_by_category(
-        alive_at(whole.recording.allocations, len(whole.recording.events) - 1)
+    late, full = (
+        sum_by_category(alive_at(one.allocations, len(one.events) - 1)) for one in both
     )
     # THEN parameters and optimizer state are the same bytes
     assert late["parameter"] == full["parameter"] > 0
@@ -59,11 +57,9 @@ def test_variables_are_known_by_their_addresses(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cnn", "infer"])
 def test_inputs_are_known_by_their_addresses(name: str) -> None:
-    whole = opened_sample(name)
-    recording = begun_late(name, noted=True)
-    late = sum_by_category(alive_at(recording.allocations, recording.steps[-1].first))
-    full = sum_by_category(
-        alive_at(whole.recording.allocations, whole.recording.steps[-1].first)
+    both = begun_late(name, noted=True), opened_sample(name).recording
+    late, full = (
+        sum_by_category(alive_at(one.allocations, one.steps[-1].first)) for one in both
     )
     assert late["input"] == full["input"] > 0
 

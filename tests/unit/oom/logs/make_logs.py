@@ -68,24 +68,21 @@ def run(kind: str, limit: str = "-") -> None:
         images = np.zeros((4000, 64, 64, 3), "float32")
         kept = [tf.constant(images), tf.constant(images)]
     elif kind == "embed":
-        _embedding().fit(
-            np.zeros((512, 100), "int32"), np.zeros((512,), "int32"), batch_size=64
-        )
+        _fit(_embedding(), 64)
     elif kind == "two":
         with tf.distribute.MirroredStrategy().scope():
             model = _convolutions(False)
-        model.fit(
-            np.zeros((512, 64, 64, 3), "float32"),
-            np.zeros((512,), "int32"),
-            batch_size=512,
-        )
+        _fit(model, 512)
     else:
-        model = _convolutions(kind == "conv_xla")
-        model.fit(
-            np.zeros((512, 64, 64, 3), "float32"),
-            np.zeros((512,), "int32"),
-            batch_size=256,
-        )
+        _fit(_convolutions(kind == "conv_xla"), 256)
+
+
+def _fit(model: Any, batch_size: int) -> None:
+    import numpy as np
+
+    (given,) = model.inputs
+    inputs = np.zeros((512, *given.shape[1:]), given.dtype)
+    model.fit(inputs, np.zeros((512,), "int32"), batch_size=batch_size)
 
 
 def _convolutions(jit: bool) -> Any:
