@@ -152,7 +152,7 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
 
     rows = analysis.rows
     in_step = rows["born"].between(analysis.first, analysis.last)
-    is_workspace = rows["requested_bytes"].isin(list(likely))
+    is_workspace = rows["requested_bytes"].isin(likely)
     is_workspace &= rows["category"] == Category.WORKSPACE
     rows = rows[in_step & is_workspace]
 

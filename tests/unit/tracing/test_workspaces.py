@@ -8,6 +8,14 @@ from analyzer.tracing.measure.trace_attribution import mark_trials
 
 MIB = 1 << 20
 
+CONVOLUTION = [
+    ("conv", "Conv2D", "output", 25 * MIB, 0, 90),
+    ("conv", "Conv2D", "temp", 20 * MIB, 1, 8),
+    ("conv", "Conv2D", "", 41 * MIB, 2, 7),
+    ("conv", "Conv2D", "", 16 * MIB, 3, 4),
+    ("conv", "Conv2D", "", 16 * MIB, 5, 6),
+]
+
 
 def table(*rows):
     names = ("op", "op_type", "region", "requested_bytes", "born", "dies")
@@ -19,22 +27,12 @@ def table(*rows):
     ("made", "expected"),
     [
         pytest.param(
-            [
-                ("conv", "Conv2D", "output", 25 * MIB, 0, 90),
-                ("conv", "Conv2D", "temp", 20 * MIB, 1, 8),
-                ("conv", "Conv2D", "", 41 * MIB, 2, 7),
-                ("conv", "Conv2D", "", 16 * MIB, 3, 4),
-                ("conv", "Conv2D", "", 16 * MIB, 5, 6),
-            ],
+            CONVOLUTION,
             [2],
             id="a guarded copy outlives the workspaces that are tried beside it",
         ),
         pytest.param(
-            [
-                ("conv", "Conv2D", "output", 25 * MIB, 0, 90),
-                ("conv", "Conv2D", "", 16 * MIB, 3, 4),
-                ("conv", "Conv2D", "", 16 * MIB, 5, 6),
-            ],
+            CONVOLUTION[3:],
             [],
             id="where there was no room for a copy each workspace is needed",
         ),
