@@ -58,11 +58,12 @@ def with_run_range(analysis: Analysis) -> Analysis:
     stated = _state_peaks(analysis)
     safe_bytes = analysis.safe_limit_bytes
     if safe_bytes is not None:
-        more_bytes = (stated.allocated_high_bytes or 0) - analysis.peak.allocated_bytes
+        # Below the peak a replay does without workspaces; that of another process may need them.
+        more_bytes = max(safe_bytes - analysis.peak.allocated_bytes, 0)
         stated = structs.replace(
             stated,
             limit_low_bytes=min(safe_bytes, stated.allocated_low_bytes or 0),
-            limit_high_bytes=safe_bytes + more_bytes,
+            limit_high_bytes=(stated.allocated_high_bytes or 0) + more_bytes,
         )
 
     return replace(analysis, recording=replace(recording, uncertainty=stated))

@@ -18,7 +18,6 @@ from analyzer.tracing.parse.xplane import read_trace
 from analyzer.tracing.xla.xla_dumps import describe_assignment
 
 KIB = 1 << 10
-MIB = 1 << 20
 GIB = 1 << 30
 HALF, FLOAT = 19, 1  # TensorFlow's numbers of element types
 
@@ -224,12 +223,13 @@ def test_a_dump_of_xla_has_its_total_kinds_and_largest_buffers(
 
 def test_trials_of_xla_are_no_part_of_a_step(tmp_path: Path) -> None:
     # GIVEN a first step in which the passes of XLA's compiler request 1 MiB
-    trace = small_trace().run("HLO Transforms:a_step_7", 120, 129)
-    trace.allocate(121, 1 << 30, MIB, op="step").free(122, 1 << 30)
+    trace = small_trace().run("HLO Transforms:a_step_7", 121, 129)
+    trace.allocate(122, 1 << 30, 1 << 20, op="step").free(123, 1 << 30)
     result = open_trace(trace.write(tmp_path / "host.xplane.pb"))
     # WHEN it is explained THEN the trial has its name, and another step is shown
     rows = result.analysis.rows
-    labels = rows.loc[rows["requested_bytes"].idxmax(), ["category", "role"]]
-    assert labels.tolist() == ["workspace", XLA_TRIAL_ROLE]
-    assert result.report.peak_ever.phase == "step 0, in XLA's trials of algorithms"
-    assert result.report.peak.step == 1
+    categories = rows.loc[rows["role"] == XLA_TRIAL_ROLE, "category"]
+    assert categories.tolist() == ["workspace"]
+    report = result.report
+    assert report.peak_ever.phase == "step 0, in XLA's trials of algorithms"
+    assert report.peak.step == 1
