@@ -24,7 +24,7 @@ from analyzer.model.contract.report_file import (
 from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.errors import AccountingError
 from analyzer.model.recording.records import (
-    TRIAL_ROLE,
+    TRIAL_ROLES,
     Finding,
     Kind,
     Recording,
@@ -198,14 +198,13 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
     """
     steps = [step for step in recording.steps if step.last >= step.first]
     steady = steps or list(recording.steps)
+    table = recording.allocations
+    trying = set(table.loc[table["role"].isin(TRIAL_ROLES), "step"].dropna())
+    steady = [step for step in steady if step.index not in trying] or steady
 
     if recording.watch is None or recording.error:
         if _is_peak_between(steps, line):
             return None
-
-        table = recording.allocations
-        trying = set(table.loc[table["role"] == TRIAL_ROLE, "step"].dropna())
-        steady = [step for step in steady if step.index not in trying] or steady
         if not steps or recording.error:
             return steady[-1] if steady else None
 

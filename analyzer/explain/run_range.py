@@ -58,11 +58,12 @@ def with_run_range(analysis: Analysis) -> Analysis:
     stated = _state_peaks(analysis)
     safe_bytes = analysis.safe_limit_bytes
     if safe_bytes is not None:
-        more_bytes = (stated.allocated_high_bytes or 0) - analysis.peak.allocated_bytes
+        # Below the peak a replay does without workspaces; that of another process may need them.
+        more_bytes = max(safe_bytes - analysis.peak.allocated_bytes, 0)
         stated = structs.replace(
             stated,
             limit_low_bytes=min(safe_bytes, stated.allocated_low_bytes or 0),
-            limit_high_bytes=safe_bytes + more_bytes,
+            limit_high_bytes=(stated.allocated_high_bytes or 0) + more_bytes,
         )
 
     return replace(analysis, recording=replace(recording, uncertainty=stated))
@@ -152,7 +153,7 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
 
     rows = analysis.rows
     in_step = rows["born"].between(analysis.first, analysis.last)
-    is_workspace = rows["requested_bytes"].isin(list(likely))
+    is_workspace = rows["requested_bytes"].isin(likely)
     is_workspace &= rows["category"] == Category.WORKSPACE
     rows = rows[in_step & is_workspace]
 

@@ -16,7 +16,12 @@ from analyzer.model.contract.child_messages import ASSUMPTIONS
 from analyzer.model.contract.fields import Category, TwoSizes
 from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.contract.run_note import SimulatedCardNote
-from analyzer.model.recording.records import REPORTED, TRIAL_ROLE, Step
+from analyzer.model.recording.records import (
+    REPORTED,
+    TRIAL_ROLE,
+    XLA_TRIAL_ROLE,
+    Step,
+)
 from analyzer.model.recording.timeline import find_peak
 from analyzer.report.answer import add_answer
 
@@ -112,11 +117,13 @@ def _highest_phase(analysis: Analysis) -> str:
         phase = phase.replace("the first step", "the traced steps")
 
     rows = analysis.rows
-    trials = rows[rows["role"] == TRIAL_ROLE]
-    is_alive = (trials["born"] <= instant) & (instant < trials["dies"])
+    is_alive = (rows["born"] <= instant) & (instant < rows["dies"])
+    roles = set(rows.loc[is_alive, "role"])
 
-    if is_alive.any():
+    if TRIAL_ROLE in roles:
         phase += " by trials of convolution algorithms"
+    elif XLA_TRIAL_ROLE in roles:
+        phase += ", in XLA's trials of algorithms"
 
     return phase
 

@@ -266,7 +266,9 @@ class HostValues:
         for place in wanted:
             twin = self.find(inputs[place])
             if twin is not None:
-                inputs[place] = self.wait(graph, twin, inputs[place])
+                inputs[place] = self.wait(
+                    graph, twin, inputs[place], decides=keep or is_sized
+                )
                 continue
 
             is_true = False
@@ -309,12 +311,19 @@ class HostValues:
 
         return tensor
 
-    def wait(self, graph: Any, twin: Any, original: Any) -> Any:
-        """Return a twin that exists once the card has computed the original."""
+    def wait(
+        self, graph: Any, twin: Any, original: Any, *, decides: bool = True
+    ) -> Any:
+        """Return a twin that exists once the card has computed the original.
+
+        ``decides``: not of an op whose result has a known shape, as after ``tf.repeat(x, 2)``.
+        """
         if twin is original:
             return twin
 
-        self.computed[original.op.name] = None
+        if decides:
+            self.computed[original.op.name] = None
+
         if original.op.type != "Placeholder":
             keep_op(original.op)
 

@@ -33,7 +33,7 @@ from analyzer.explain.questions.amplification import (
 from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.contract.fields import Category
 from analyzer.model.recording.labels import BATCH_ROLE, ELEMENT_ROLE
-from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLE, Finding, Severity
+from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLES, Finding, Severity
 from analyzer.model.units import format_bytes
 
 _BATCH_RATIO = 0.5  # of the activations that share a first axis: it is the batch
@@ -462,10 +462,9 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
 def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     """Report workspaces that are alive at the peak, and the most that smaller ones can save."""
     rows = analysis.rows
-    own = rows[
-        (rows["category"] == Category.WORKSPACE) & ~rows["role"].isin(FIXED_ROLES)
-    ]
-    at_peak = analysis.at_peak(own[own["role"] != TRIAL_ROLE])
+    is_fixed = rows["role"].isin(FIXED_ROLES + TRIAL_ROLES)
+    own = rows[(rows["category"] == Category.WORKSPACE) & ~is_fixed]
+    at_peak = analysis.at_peak(own)
 
     if sum_requested(at_peak) <= LOW * analysis.peak.requested_bytes:
         return

@@ -9,7 +9,7 @@ from analyzer.explain.buffer_words import describe_ops, in_brackets
 from analyzer.explain.questions.peak_tensors import find_batch
 from analyzer.model.contract.fields import Category, tensor_bytes
 from analyzer.model.graph.buffer_sharing import ITERATOR
-from analyzer.model.recording.records import TRIAL_ROLE, Finding, Severity, Step
+from analyzer.model.recording.records import TRIAL_ROLES, Finding, Severity, Step
 from analyzer.model.units import format_bytes
 
 # Different sizes of one op's output from which on its shape varies: a last, smaller batch makes two.
@@ -23,7 +23,7 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     """Report steps without trials whose tensor sizes differ, with the range of their peaks."""
     rows = analysis.rows
     watch = analysis.recording.watch
-    tried = set(rows.loc[rows["role"] == TRIAL_ROLE, "step"].dropna())
+    tried = set(rows.loc[rows["role"].isin(TRIAL_ROLES), "step"].dropna())
     steps = [step for step in analysis.full_steps if step.index not in tried]
 
     has_several_models = watch is not None and watch.step_objects > 1

@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 TRIAL = "trial"
 # of all buffers of a convolution for trials
 TRIAL_ROLE = "trial of an algorithm"
+# of the buffers with which XLA's compiler tries algorithms, and name of the op that requests them
+XLA_TRIAL_ROLE = "a trial of algorithms by XLA, before the first step"
+AUTOTUNING = "Autotuning"
+TRIAL_ROLES = (TRIAL_ROLE, XLA_TRIAL_ROLE)
 # of a convolution's copy of an operand or result for cuDNN
 COPY_ROLE = "layout copy"
 

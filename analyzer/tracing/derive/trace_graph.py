@@ -27,7 +27,7 @@ from analyzer.model.graph.graph_index import (
     is_in_gradient_scope,
 )
 from analyzer.model.recording.attribution import FOLDED, RECEIVED
-from analyzer.model.recording.records import Step, TextNumbers
+from analyzer.model.recording.records import AUTOTUNING, Step, TextNumbers
 from analyzer.model.recording.timeline import HOST_ALLOCATORS, Instants
 from analyzer.tracing.derive.op_names import (
     GUARDS_BYTES,
@@ -95,7 +95,7 @@ class OpSequence:
                 events,
                 "time_ps",
                 "op",
-                lambda op: "" if op == RECEIVED else op,
+                lambda op: "" if op in _WITHOUT_OP else op,
                 events["kind"] > 0,
             ),
             _read_ops(
@@ -167,6 +167,9 @@ def _launcher(annotation: str) -> str:
 
     return found[0]
 
+
+# Names of requests that no op of the program makes.
+_WITHOUT_OP = ("", RECEIVED, AUTOTUNING)
 
 # Prefix of the ops of an inlined function.
 _CALLS = re.compile(r"((Stateful)?PartitionedCall(_\d+)?/)*")
@@ -241,7 +244,7 @@ class _Building:
         self._raw = raw
         names = table["op"].astype(object).to_numpy()
         is_born_here = (table["born"] >= 0).to_numpy()
-        named = (names != "") & (names != RECEIVED) & is_born_here
+        named = ~np.isin(names, _WITHOUT_OP) & is_born_here
         in_function = (table["run_id"] != 0).to_numpy() & named & _is_in_graph(table)
         in_function &= np.array([FOLDED not in name for name in names], bool)
         scoped = np.array(["/" in name for name in names], bool)
@@ -308,7 +311,7 @@ class _Building:
         Other ops free the results of MLIR's kernels, which are requested in the same way.
         """
         is_large = self._table["requested_bytes"] >= GUARDS_BYTES
-        is_on_host = self._table["allocator"].isin(list(HOST_ALLOCATORS))
+        is_on_host = self._table["allocator"].isin(HOST_ALLOCATORS)
         is_raw = (self._table["region"] == "") & is_large & ~is_on_host
         rows = self._rows[is_raw.to_numpy()].tolist()
 

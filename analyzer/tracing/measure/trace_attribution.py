@@ -44,10 +44,12 @@ from analyzer.model.recording.labels import (
     label_variables,
 )
 from analyzer.model.recording.records import (
+    AUTOTUNING,
     STACK_ROLE,
     TRIAL,
     TRIAL_ROLE,
     WORKSPACE,
+    XLA_TRIAL_ROLE,
     Step,
 )
 from analyzer.model.recording.timeline import (
@@ -58,7 +60,12 @@ from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
 from analyzer.tracing.parse.event_columns import FUNCTION_SPAN, STACK
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
+from analyzer.tracing.parse.xplane import (
+    MARKER_PREFIX,
+    RawTrace,
+    Span,
+    find_inside,
+)
 
 _PHASES = {"backward": 1, "update": 2}
 
@@ -136,6 +143,8 @@ def _label_by_events(labels: Labels, table: pd.DataFrame, is_handle: Mask) -> No
     is_stack = table["allocator"].astype(str).map(is_tpu) & (table["op"] == STACK)
     labels.fill(is_stack.to_numpy(bool), Category.TEMPORARY, STACK_ROLE)
     labels.fill(is_handle, Category.CONSTANT, "handle of a variable")
+    is_trial = (table["op"] == AUTOTUNING).to_numpy()
+    labels.fill(is_trial, Category.WORKSPACE, XLA_TRIAL_ROLE)
 
 
 def _label_elements(labels: Labels, table: pd.DataFrame, raw: RawTrace) -> None:
@@ -417,8 +426,8 @@ def _label_pipeline(
     """
     calls = raw.pipeline_runs
     is_function = calls["op"] == FUNCTION_SPAN
-    is_made = _find_inside(raw.events, calls[~is_function])
-    is_made &= ~_find_inside(raw.events, calls[is_function])
+    is_made = find_inside(raw.events, calls[~is_function])
+    is_made &= ~find_inside(raw.events, calls[is_function])
 
     specs = []
     if structure.ops:
@@ -434,7 +443,7 @@ def _label_pipeline(
     sizes = table["requested_bytes"]
     born = table["born"].to_numpy()
     is_unnamed = (table["op"].astype(str) == "").to_numpy() & (born >= 0)
-    is_unnamed &= table["allocator"].isin(list(HOST_ALLOCATORS)).to_numpy(bool)
+    is_unnamed &= table["allocator"].isin(HOST_ALLOCATORS).to_numpy(bool)
     rows = labels.open_rows() & is_unnamed & is_made[born]
     labels.fill(rows, Category.INPUT, BATCH_ROLE)
 
@@ -445,20 +454,6 @@ def _label_pipeline(
             full, tensor = fitting.popitem()
             for row in np.flatnonzero(rows & (sizes == size)).tolist():
                 labels.specs[row], labels.tensor[row] = full, tensor
-
-
-def _find_inside(events: pd.DataFrame, runs: pd.DataFrame) -> Mask:
-    """Return which events lie in one of the runs on their thread, shape ``(n,)``."""
-    time_ps = events["time_ps"].to_numpy()
-    threads = events["thread"].to_numpy()
-    is_inside = np.zeros(len(events), bool)
-
-    for thread, own in runs.groupby("thread"):
-        here = np.flatnonzero(threads == thread)
-        begun = np.searchsorted(np.sort(own["start_ps"]), time_ps[here], side="right")
-        is_inside[here] = begun > np.searchsorted(np.sort(own["end_ps"]), time_ps[here])
-
-    return is_inside
 
 
 class AddressIndex:
@@ -531,7 +526,7 @@ def _add_unread(
     is_assigned = table["op"].str.contains("VariableOp", regex=False)
     is_older = (table["born"] < min(moments, default=0)) & table["step"].isna()
     may_hold = (is_older | is_assigned) & ~table.index.isin(holdings)
-    on_card = ~table["allocator"].isin(list(HOST_ALLOCATORS))
+    on_card = ~table["allocator"].isin(HOST_ALLOCATORS)
 
     if (may_hold & on_card).any():
         may_hold &= on_card
@@ -565,7 +560,7 @@ def label_workspaces(table: pd.DataFrame) -> pd.DataFrame:
     (16 MiB without one). These requests bypass the op's context, so that they have no region in a trace.
     """
     table = mark_trials(table)
-    on_card = ~table["allocator"].isin(list(HOST_ALLOCATORS))
+    on_card = ~table["allocator"].isin(HOST_ALLOCATORS)
     own = table["op_type"].isin(CONVOLUTIONS) & on_card & (table["born"] >= 0)
 
     is_trial = own & table["region"].astype(str).isin(["", TRIAL])

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from google.protobuf.message import DecodeError
 
@@ -24,12 +25,14 @@ from analyzer.model.contract.report_file import DamageRow
 from analyzer.model.errors import TraceError
 from analyzer.model.progress import report_stage
 from analyzer.model.recording.records import (
+    AUTOTUNING,
     EVENTS,
     DamageReason,
     TextNumbers,
     conform,
     describe_damage,
 )
+from analyzer.model.recording.timeline import HOST_ALLOCATORS
 from analyzer.tracing.parse.event_columns import (
     CALL,
     CAPTURED,
@@ -61,6 +64,10 @@ _TPU = b"/device:TPU:"
 
 # Plane of the compiled modules (``kMetadataPlaneName``); each is a statistic ``Hlo Proto``.
 _MODULES = b"/host:metadata"
+
+# Passes of XLA's compiler over a module (``RunHloPasses`` in ``gpu_compiler.cc``), as an op that ran.
+# On a card they request memory for trials of algorithms alone.
+_COMPILATION = "HLO Transforms"
 
 # Limit of the step markers. Each is a row of the report; a normal profile has a few steps.
 _MOST_STEPS = 200_000
@@ -362,29 +369,42 @@ def _name_requests(
     runs: pd.DataFrame,
     op_types: Mapping[str, str],
 ) -> pd.DataFrame:
-    """Return the events, with the op of each request that an ``Xla`` op makes.
+    """Return the events, with the op of each request that an ``Xla`` op or XLA's compiler makes.
 
     XLA compiles such an op alone, and requests its results without its name
     (``xla_compile_on_demand_op.cc``).
     """
-    is_open = (events["op"] == "") & (events["kind"] == 1)
-    alone = [op for op, kind in op_types.items() if kind.startswith("Xla")]
-    named = pd.merge_asof(
-        events.loc[is_open, ["time_ps", "thread"]],
-        runs[runs["op"].isin(alone)].astype({"thread": events["thread"].dtype}),
-        left_on="time_ps",
-        right_on="start_ps",
-        by="thread",
-    )
-    is_inside = (named["end_ps"] >= named["time_ps"]).to_numpy()
+    on_card = ~events["allocator"].isin(HOST_ALLOCATORS)
 
-    if not is_inside.any():
-        return events
+    for op, kind in op_types.items():
+        if op == _COMPILATION:
+            name, is_wanted = AUTOTUNING, on_card
+        elif kind.startswith("Xla"):
+            name, is_wanted = op, events["op"] == ""
+        else:
+            continue
 
-    ops = events["op"].astype(object)
-    ops[is_open] = named["op"].astype(object).where(is_inside, "").to_numpy()
+        is_wanted &= find_inside(events, runs[runs["op"] == op])
+        names = (
+            events["op"].astype(object).mask(is_wanted & (events["kind"] == 1), name)
+        )
+        events = events.assign(op=names.astype("category"))
 
-    return events.assign(op=ops.astype("category"))
+    return events
+
+
+def find_inside(events: pd.DataFrame, runs: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return which events lie in one of the runs on their thread, shape ``(n,)``."""
+    time_ps = events["time_ps"].to_numpy()
+    threads = events["thread"].to_numpy()
+    is_inside = np.zeros(len(events), bool)
+
+    for thread, own in runs.groupby("thread"):
+        here = np.flatnonzero(threads == thread)
+        begun = np.searchsorted(np.sort(own["start_ps"]), time_ps[here], side="right")
+        is_inside[here] = begun > np.searchsorted(np.sort(own["end_ps"]), time_ps[here])
+
+    return is_inside
 
 
 def _find_times(times_ns: Sequence[int], filled: Sequence[int]) -> Positions:

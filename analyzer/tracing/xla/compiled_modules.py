@@ -350,7 +350,7 @@ def divide_temporaries(
     labels: dict[tuple[str, int], list[dict[str, str]]] = {}
     divisions: list[_Division] = []
     own = allocations[allocations["allocator"] == allocator]
-    rows = own[own["op"].isin(list(plans))].sort_values("born", kind="stable")
+    rows = own[own["op"].isin(plans)].sort_values("born", kind="stable")
     columns = (rows["op"].astype(object), rows["requested_bytes"])
 
     for row, op, size in zip(rows.index, *columns, strict=True):

@@ -24,6 +24,7 @@ def decided():
 
     @tf.function
     def step(x):
+        tf.repeat(x, 2)  # of a size that is known before
         chosen = tf.numpy_function(choose, [x], tf.float32)
         kept = halve(x)
         seen.assign_add(1)

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.need import find_need
+from analyzer.explain.run_range import with_run_range
 from analyzer.explain.verdict import FITS, Question, judge, make_verdict
 from analyzer.model.contract.report_file import (
     LimitOf,
@@ -234,6 +235,16 @@ def test_updates_may_run_before_the_first_peak_or_after_it() -> None:
     assert min(held_bytes, freed_bytes) > 0
     assert (alive.low, alive.high) == (none.low - held_bytes, none.high)
     assert (both.low, both.high) == (none.low - held_bytes, none.high + freed_bytes)
+
+
+def test_a_replay_without_workspaces_does_not_lower_the_range_of_the_need() -> None:
+    analysis = open_result(NOTES / "gpu", search=False).analysis
+    recording = replace(analysis.recording, repeats=(analysis.peak,))
+    fewer = analysis.peak.allocated_bytes - 1
+    analysis = replace(analysis, recording=recording, safe_limit_bytes=fewer)
+    stated = with_run_range(analysis).recording.uncertainty
+    assert stated is not None
+    assert stated.limit_high_bytes == stated.allocated_high_bytes
 
 
 def test_a_trace_that_begins_late_counts_tensorflows_own_peak() -> None:

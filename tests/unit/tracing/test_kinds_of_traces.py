@@ -6,10 +6,10 @@ import gzip
 from pathlib import Path
 
 import pytest
-from builders import TraceBuilder
+from builders import TraceBuilder, small_trace
 
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.records import Recording
+from analyzer.model.recording.records import XLA_TRIAL_ROLE, Recording
 from analyzer.report.answer import answer_lines
 from analyzer.session.public_calls import open_trace
 from analyzer.tracing.measure.measured_recording import open_measured
@@ -219,3 +219,17 @@ def test_a_dump_of_xla_has_its_total_kinds_and_largest_buffers(
     parts = "temporaries 2.00 MiB, results 1.00 MiB, parameters 512.0 KiB"
     assert first == f"XLA assigns 3.50 MiB to this module: {parts}."
     assert largest in row
+
+
+def test_trials_of_xla_are_no_part_of_a_step(tmp_path: Path) -> None:
+    # GIVEN a first step in which the passes of XLA's compiler request 1 MiB
+    trace = small_trace().run("HLO Transforms:a_step_7", 121, 129)
+    trace.allocate(122, 1 << 30, 1 << 20, op="step").free(123, 1 << 30)
+    result = open_trace(trace.write(tmp_path / "host.xplane.pb"))
+    # WHEN it is explained THEN the trial has its name, and another step is shown
+    rows = result.analysis.rows
+    categories = rows.loc[rows["role"] == XLA_TRIAL_ROLE, "category"]
+    assert categories.tolist() == ["workspace"]
+    report = result.report
+    assert report.peak_ever.phase == "step 0, in XLA's trials of algorithms"
+    assert report.peak.step == 1

@@ -8,48 +8,33 @@ from analyzer.tracing.measure.trace_attribution import mark_trials
 
 MIB = 1 << 20
 
-
-def table(*rows):
-    names = ("op", "op_type", "region", "requested_bytes", "born", "dies")
-    made = pd.DataFrame(rows, columns=names).assign(dtype="")
-    return made.astype({"op": "category", "op_type": "category", "region": "category"})
+CONVOLUTION = [
+    ("conv", "output", 25 * MIB, 0, 90),
+    ("conv", "temp", 20 * MIB, 1, 8),
+    ("conv", "", 41 * MIB, 2, 7),
+    ("conv", "", 16 * MIB, 3, 4),
+    ("conv", "", 16 * MIB, 5, 6),
+]
+SIDE_BY_SIDE = [
+    ("left", "", 18 * MIB, 0, 6),
+    ("right", "", 17 * MIB, 1, 5),
+    ("left", "", 16 * MIB, 2, 3),
+    ("right", "", 16 * MIB, 2, 4),
+]
 
 
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        pytest.param(
-            [
-                ("conv", "Conv2D", "output", 25 * MIB, 0, 90),
-                ("conv", "Conv2D", "temp", 20 * MIB, 1, 8),
-                ("conv", "Conv2D", "", 41 * MIB, 2, 7),
-                ("conv", "Conv2D", "", 16 * MIB, 3, 4),
-                ("conv", "Conv2D", "", 16 * MIB, 5, 6),
-            ],
-            [2],
-            id="a guarded copy outlives the workspaces that are tried beside it",
-        ),
-        pytest.param(
-            [
-                ("conv", "Conv2D", "output", 25 * MIB, 0, 90),
-                ("conv", "Conv2D", "", 16 * MIB, 3, 4),
-                ("conv", "Conv2D", "", 16 * MIB, 5, 6),
-            ],
-            [],
-            id="where there was no room for a copy each workspace is needed",
-        ),
-        pytest.param(
-            [
-                ("left", "Conv2DBackpropFilter", "", 18 * MIB, 0, 6),
-                ("right", "Conv2DBackpropFilter", "", 17 * MIB, 1, 5),
-                ("left", "Conv2DBackpropFilter", "", 16 * MIB, 2, 3),
-                ("right", "Conv2DBackpropFilter", "", 16 * MIB, 2, 4),
-            ],
-            [0, 1],
-            id="two convolutions that try side by side are told apart",
-        ),
+        # A guarded copy outlives the workspaces that are tried beside it.
+        (CONVOLUTION, [2]),
+        # Without memory for a copy each workspace is needed.
+        (CONVOLUTION[3:], []),
+        (SIDE_BY_SIDE, [0, 1]),
     ],
 )
 def test_trials_of_algorithms(made, expected):
-    marked = mark_trials(table(*made))
+    names = ("op", "region", "requested_bytes", "born", "dies")
+    table = pd.DataFrame(made, columns=names).astype({"region": "category"})
+    marked = mark_trials(table.assign(op_type="Conv2D", dtype=""))
     assert marked.index[marked["region"].astype(str) == TRIAL].tolist() == expected
