@@ -30,18 +30,6 @@ _OPS = 10  # rows of evidence
 # assumed: time from the end of an op to the release of its inputs, which follows at once
 _LATEST_PS = 100_000_000
 
-_TEXT_COLUMNS = (
-    "op",
-    "op_type",
-    "layer",
-    "source",
-    "role",
-    "instruction",
-    "dtype",
-    "shape",
-)
-
-
 # Columns of a buffer without a known consumer.
 NO_USE = {"waits_for": "", "waits_for_type": "", "copied_by": "", "is_sure": False}
 
@@ -115,10 +103,18 @@ def name_of(row: Mapping[str, Any]) -> str:
 
 
 def buffer_row(row: Mapping[str, Any], kind: type[_Row], **more: Any) -> _Row:
-    """Return a row of the allocations table as a row of the report, with fields of its type."""
-    more |= {key: str(row[key]) for key in _TEXT_COLUMNS}
-    more |= {key: int(row[key]) for key in ("requested_bytes", "allocated_bytes")}
-    return kind(name=name_of(row), category=Category(str(row["category"])), **more)
+    """Return a row of the allocations table as a row of the report.
+
+    A field with the name of a column has its value, or None if it is missing.
+    """
+    columns: dict[str, Any] = {
+        field: None if row[field] is pd.NA else row[field]
+        for field in kind.__struct_fields__
+        if field in row
+    }
+    columns["category"] = Category(str(row["category"]))
+
+    return kind(name=name_of(row), **columns, **more)
 
 
 def describe_largest(table: pd.DataFrame) -> tuple[EvidenceRow, ...]:

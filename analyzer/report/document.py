@@ -176,8 +176,6 @@ def tensor_rows(analysis: Analysis) -> tuple[report_file.TensorAtPeak, ...]:
         buffer_row(
             row,
             report_file.TensorAtPeak,
-            born=int(row["born"]),
-            dies=int(row["dies"]),
             why_alive=why_alive(row, first=analysis.first, end=end),
         )
         for row in alive.to_dict("records")

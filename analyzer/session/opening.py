@@ -166,8 +166,6 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
 
     analysis = analyse(recording)
     check_peak(analysis)
-    alive = with_uses(analysis.alive, recording, analysis.step)
-    analysis = replace(analysis, alive=alive)
 
     # all events of a process can be replayed, or those of a trace if asked
     is_asked = what_if.is_asked or begins_with_process(recording)
@@ -181,11 +179,18 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
 
         analysis = with_run_range(analysis)
 
+    analysis = judge(analysis, what_if.memory_limit_bytes)
+
+    # The numbers are known; the rest finds their reasons.
     recording = analysis.recording
     notes = (*recording.notes, *describe_uncounted_batch(analysis))
-    analysis = replace(analysis, recording=replace(recording, notes=notes))
+    analysis = replace(
+        analysis,
+        recording=replace(recording, notes=notes),
+        alive=with_uses(analysis.alive, recording, analysis.step),
+    )
 
-    return collect(judge(analysis, what_if.memory_limit_bytes))
+    return collect(analysis)
 
 
 # traces of this size are read faster than a process starts

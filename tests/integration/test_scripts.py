@@ -115,7 +115,7 @@ def test_an_array_that_fit_copies_has_its_name_and_the_process_its_size(
     _, report = run(tmp_path, "fit_array.py")
     largest = report["tensors_at_peak"][0]
     assert largest["name"] == "the copy of `x_train`"
-    assert largest["requested_bytes"] == 51_200_000  # 8000 x 80 x 20 floats
+    assert largest["requested_bytes"] == 51_200_000  # 8000 x 8 x 200 floats
     first = report["findings"][0]
     assert first["id"] == "data-held"
     assert line_of("fit_array.py", "x_train =") in first["title"]

@@ -6,10 +6,10 @@ from pathlib import Path
 import keras
 import numpy as np
 
-bytes_read = np.zeros((8000, 80, 20), "uint8")
+bytes_read = np.zeros((8000, 8, 200), "uint8")
 x_train = bytes_read / np.float32(255)
 y_train = np.zeros((8000, 1), "float32")
-layers = [keras.Input((80, 20)), keras.layers.LSTM(1)]
+layers = [keras.Input((8, 200)), keras.layers.LSTM(1)]
 model = keras.Sequential(layers)
 model.compile("sgd", "mse", jit_compile=False)
 model.fit(x_train, y_train, batch_size=400, verbose=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -35,8 +36,10 @@ Row = tuple[
 ]  # bytes, born, dies, category, variable, shape
 
 
-def analysis_of(*rows: Row, batch: int | None = None, mode: str = "train") -> Analysis:
-    """Return the analysis of one step of 100 instants with these buffers."""
+def analysis_of(
+    *rows: Row, batch: int | None = None, mode: str = "train", **more: list[Any]
+) -> Analysis:
+    """Return the analysis of one step of 100 instants with these buffers; ``more`` are columns."""
     sizes, born, dies, categories, variables, shapes = (
         list(column) for column in zip(*rows, strict=False)
     )
@@ -58,7 +61,10 @@ def analysis_of(*rows: Row, batch: int | None = None, mode: str = "train") -> An
             "step": 0,
         }
     ).assign(
-        **dict.fromkeys(("address", "born_ps", "dies_ps", "turns_at", "part_of"), pd.NA)
+        **dict.fromkeys(
+            ("address", "born_ps", "dies_ps", "turns_at", "part_of"), pd.NA
+        ),
+        **more,
     )
     events = pd.DataFrame(columns=list(EVENTS)).astype(EVENTS).reindex(range(100))
     recording = Recording(
@@ -109,10 +115,8 @@ def test_half_the_batch_shrinks_only_tensors_of_the_batch() -> None:
     (found,) = find_batch_tensors(analysis_of(*rows, batch=32))
     assert found.saves_bytes == 4 * MIB
     # a weight that its op casts to half precision has no axis of the batch
-    analysis = analysis_of(*rows, batch=32)
-    ops = analysis.rows["op"].astype(str)
-    ops.iloc[0] = "net/dense/MatMul/Cast"
-    cast = replace(analysis, rows=analysis.rows.assign(op=ops))
+    ops = ["net/dense/MatMul/Cast", "op1", "op2", "op3"]
+    cast = analysis_of(*rows, batch=32, op=ops)
     assert sum(one.saves_bytes or 0 for one in find_batch_tensors(cast)) == 0
     # pairs of two views of each example fall to a quarter, unless a variable has an axis of that length
     pairs = buffer(8 * MIB, 10, 50, Category.ACTIVATION, "", "[64,64]")

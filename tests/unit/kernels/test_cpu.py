@@ -5,11 +5,11 @@ from analyzer.simulate.kernels import cpu_kernels as cpu
 from analyzer.simulate.kernels.op_call import Call, Way
 
 
-def call(kind, inputs, outputs, *, dtype="float32", **attrs):
+def call(kind, inputs, outputs, *, dtype="float32", out_dtype="", **attrs):
     op = Op(
         "op",
         kind,
-        outputs=tuple(TensorSpec(dtype, shape) for shape in outputs),
+        outputs=tuple(TensorSpec(out_dtype or dtype, shape) for shape in outputs),
         attrs=attrs,
     )
     specs = tuple(TensorSpec(dtype, shape) for shape in inputs)
@@ -35,9 +35,8 @@ def test_a_choice_takes_over_the_value_of_the_results_size():
 
 
 def test_another_element_type_is_never_taken_over():
-    op = Op("op", "Less", outputs=(TensorSpec("bool", (4,)),))
-    specs = (TensorSpec("float32", (4,)), TensorSpec("float32", (4,)))
-    assert cpu.plan(Call(op, specs)).outputs[0].inputs == ()
+    plan = cpu.plan(call("Less", [(4,), (4,)], [(4,)], out_dtype="bool"))
+    assert plan.outputs[0].inputs == ()
 
 
 def test_joining_a_tensor_with_an_empty_one_copies_it():
