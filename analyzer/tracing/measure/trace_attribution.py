@@ -308,9 +308,8 @@ def _label_gradients(
         rows = labels.open_rows() & is_sum.to_numpy() & survives
         labels.fill(rows, Category.GRADIENT, _ACCUMULATOR)
 
-    for row in gradients:
-        if labels.is_open(row):
-            labels.set(row, Category.GRADIENT, role=GRADIENT_ROLE)
+    for row in filter(labels.is_open, gradients):
+        labels.set(row, Category.GRADIENT, role=GRADIENT_ROLE)
 
 
 def _label_lines(

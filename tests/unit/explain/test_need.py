@@ -237,8 +237,11 @@ def test_updates_may_run_before_the_first_peak_or_after_it() -> None:
 def test_a_replay_without_workspaces_does_not_lower_the_range_of_the_need() -> None:
     analysis = open_result(NOTES / "gpu", search=False).analysis
     recording = replace(analysis.recording, repeats=(analysis.peak,))
-    fewer = analysis.peak.allocated_bytes - 1
-    analysis = replace(analysis, recording=recording, safe_limit_bytes=fewer)
+    analysis = replace(
+        analysis,
+        recording=recording,
+        safe_limit_bytes=analysis.peak.allocated_bytes - 1,
+    )
     stated = with_run_range(analysis).recording.uncertainty
     assert stated is not None
     assert stated.limit_high_bytes == stated.allocated_high_bytes
