@@ -43,7 +43,7 @@ def test_values_of_inputs_and_counters_decide_as_on_the_cpu(
             rel=0.1,  # the CPU has other temporaries; wrong counts move more
         )
     assert not [text for text in on_card["warnings"] if "computed from weights" in text]
-    assert "Repeat" not in " ".join(on_card["notes"])
+    assert "Repeat" not in str(on_card["notes"])
 
 
 @pytest.mark.parametrize(

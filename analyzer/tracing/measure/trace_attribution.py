@@ -308,9 +308,8 @@ def _label_gradients(
         rows = labels.open_rows() & is_sum.to_numpy() & survives
         labels.fill(rows, Category.GRADIENT, _ACCUMULATOR)
 
-    for row in gradients:
-        if labels.is_open(row):
-            labels.set(row, Category.GRADIENT, role=GRADIENT_ROLE)
+    for row in filter(labels.is_open, gradients):
+        labels.set(row, Category.GRADIENT, role=GRADIENT_ROLE)
 
 
 def _label_lines(
@@ -526,10 +525,8 @@ def _add_unread(
     is_assigned = table["op"].str.contains("VariableOp", regex=False)
     is_older = (table["born"] < min(moments, default=0)) & table["step"].isna()
     may_hold = (is_older | is_assigned) & ~table.index.isin(holdings)
-    on_card = ~table["allocator"].isin(HOST_ALLOCATORS)
-
-    if (may_hold & on_card).any():
-        may_hold &= on_card
+    on_card = may_hold & ~table["allocator"].isin(HOST_ALLOCATORS)
+    may_hold = on_card if on_card.any() else may_hold
 
     held = {number for _, number, _ in holdings.values()}
     wanted: dict[int | None, list[int]] = {}
@@ -586,13 +583,10 @@ def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
     copies = []
 
     for _, rows in requests.groupby(requests["op"].astype(str), sort=False):
-        born = rows["born"].to_numpy()
         dies = rows["dies"].to_numpy()
 
         # The op's next request of this kind is a workspace, which is freed before the copy.
-        begins_inside = born[1:] < dies[:-1]
-        ends_inside = dies[1:] < dies[:-1]
-        inside = np.append(begins_inside & ends_inside, False)
+        inside = np.append(dies[1:] < dies[:-1], False)
         sizes = rows["requested_bytes"].to_numpy()
 
         # Of the workspaces only the smallest is needed.

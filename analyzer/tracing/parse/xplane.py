@@ -395,12 +395,12 @@ def _name_requests(
 
 def find_inside(events: pd.DataFrame, runs: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Return which events lie in one of the runs on their thread, shape ``(n,)``."""
-    time_ps = events["time_ps"].to_numpy()
+    time_ps = events["time_ps"]
     threads = events["thread"].to_numpy()
     is_inside = np.zeros(len(events), bool)
 
     for thread, own in runs.groupby("thread"):
-        here = np.flatnonzero(threads == thread)
+        here = threads == thread
         begun = np.searchsorted(np.sort(own["start_ps"]), time_ps[here], side="right")
         is_inside[here] = begun > np.searchsorted(np.sort(own["end_ps"]), time_ps[here])
 

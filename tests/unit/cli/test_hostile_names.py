@@ -64,13 +64,11 @@ def show(*words: str | Path) -> None:
 def test_an_ops_name_is_text_everywhere(name: str | bytes, tmp_path: Path) -> None:
     # GIVEN a trace with a hostile op and one with a harmless op
     shown = text_of(name)
-    path = small_trace(op=name, allocator="GPU_0_bfc").write(tmp_path / "a.xplane.pb")
+    path = small_trace(op=name).write(tmp_path / "a.xplane.pb")
     harmless = "/".join(
         ["conv"] * (1 + shown.count("/"))
     )  # a part before a slash is a layer
-    plain = small_trace(op=harmless, allocator="GPU_0_bfc").write(
-        tmp_path / "b.xplane.pb"
-    )
+    plain = small_trace(op=harmless).write(tmp_path / "b.xplane.pb")
     # WHEN both are rendered in every form
     for trace, stem in ((path, "a"), (plain, "b")):
         show(

@@ -16,6 +16,7 @@ from analyzer.explain.need import find_need
 from analyzer.explain.run_range import with_run_range
 from analyzer.explain.verdict import FITS, Question, judge, make_verdict
 from analyzer.model.contract.report_file import (
+    LifePhase,
     LimitOf,
     Need,
     NeedOf,
@@ -193,10 +194,9 @@ def test_trials_that_do_not_fit_are_skipped() -> None:
     is_brief &= rows["dies"].between(peak + 1, first.last)
     marked = rows.assign(region=rows["region"].astype(str).mask(is_brief, TRIAL))
     least, most = find_need(replace(analysis, rows=marked))
-    assert least.first_step is not None
-    assert most.first_step is not None
-    assert least.first_step.bytes < most.first_step.bytes
-    most = structs.replace(most, first_step=most.first_step + BoundedBytes.exactly(GIB))
+    low, high = (one.phases[LifePhase.FIRST_STEP] for one in (least, most))
+    assert low.bytes < high.bytes
+    most = structs.replace(most, first_step=high + BoundedBytes.exactly(GIB))
     room = (least.pool.range.high + most.pool.range.high) // 2
     base = VerdictFigures(outcome=Outcome.NO_LIMIT, headline="")
     for limit, is_skipped in ((room, True), (most.pool.range.high, False)):
@@ -240,8 +240,11 @@ def test_updates_may_run_before_the_first_peak_or_after_it() -> None:
 def test_a_replay_without_workspaces_does_not_lower_the_range_of_the_need() -> None:
     analysis = open_result(NOTES / "gpu", search=False).analysis
     recording = replace(analysis.recording, repeats=(analysis.peak,))
-    fewer = analysis.peak.allocated_bytes - 1
-    analysis = replace(analysis, recording=recording, safe_limit_bytes=fewer)
+    analysis = replace(
+        analysis,
+        recording=recording,
+        safe_limit_bytes=analysis.peak.allocated_bytes - 1,
+    )
     stated = with_run_range(analysis).recording.uncertainty
     assert stated is not None
     assert stated.limit_high_bytes == stated.allocated_high_bytes

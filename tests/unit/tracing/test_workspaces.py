@@ -35,6 +35,6 @@ SIDE_BY_SIDE = [
 )
 def test_trials_of_algorithms(made, expected):
     names = ("op", "region", "requested_bytes", "born", "dies")
-    table = pd.DataFrame(made, columns=names).astype({"region": "category"})
+    table = pd.DataFrame(made, columns=names)
     marked = mark_trials(table.assign(op_type="Conv2D", dtype=""))
     assert marked.index[marked["region"].astype(str) == TRIAL].tolist() == expected
