@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,6 +19,7 @@ from unittest.mock import patch
 import pandas as pd
 
 import analyzer
+from analyzer.explain.analysis import Analysis
 from analyzer.model.recording.records import EVENTS
 from analyzer.tracing.parse.protobuf import Space
 
@@ -37,6 +38,11 @@ def sample_folder(name: str) -> Path:
 def opened_sample(name: str) -> analyzer.Result:
     """Return the result of a sample, opened once for all tests of a worker, which leave it as it is."""
     return analyzer.open_trace(sample_folder(name))
+
+
+def with_recording(analysis: Analysis, **fields: Any) -> Analysis:
+    """Return the analysis with other values of the recording's fields."""
+    return replace(analysis, recording=replace(analysis.recording, **fields))
 
 
 def sample_trace(name: str) -> Path:

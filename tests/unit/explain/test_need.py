@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from builders import sample_folder
+from builders import sample_folder, with_recording
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
@@ -257,8 +257,7 @@ def test_a_trace_that_begins_late_counts_tensorflows_own_peak() -> None:
     counted = int(events["peak_in_use_bytes"].max()) + 3 * GIB
     events["peak_in_use_bytes"] = counted
     table.loc[table.index[0], "born"] = -1
-    late = replace(recording, events=events, allocations=table)
-    _, need = find_need(replace(analysis, recording=late))
+    _, need = find_need(with_recording(analysis, events=events, allocations=table))
     assert need.before_trace is not None
     assert need.building is None
     assert need.pool.bytes == counted
@@ -273,7 +272,6 @@ def test_a_peak_outside_the_traced_steps_leaves_fragmentation_unknown(
     """A pool may need twice its peak, so a limit below that gives no answer."""
     analysis = open_result(sample_folder("infer"), search=False).analysis
     watch = WatchNote(own_peaks=(2 * GIB,))
-    analysis = replace(analysis, recording=replace(analysis.recording, watch=watch))
-    verdict = judge(analysis, limit * GIB).verdict
+    verdict = judge(with_recording(analysis, watch=watch), limit * GIB).verdict
     assert verdict.outcome is outcome
     assert "needs at least 2.00 GiB of" in verdict.headline

@@ -7,9 +7,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from builders import with_recording
 
 from analyzer.explain.all_findings import collect
 from analyzer.explain.analysis import Analysis, analyse, saved_without
+from analyzer.explain.buffer_words import buffer_row
 from analyzer.explain.questions.amplification import Tensors
 from analyzer.explain.questions.peak_tensors import (
     find_batch_tensors,
@@ -18,6 +20,7 @@ from analyzer.explain.questions.peak_tensors import (
 )
 from analyzer.explain.running.leaks import find_larger_call
 from analyzer.model.contract.fields import Category
+from analyzer.model.contract.report_file import TensorAtPeak
 from analyzer.model.contract.run_note import Op, StepConfig, WatchNote
 from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.model.recording.records import (
@@ -147,9 +150,9 @@ def test_only_an_optimizer_with_several_slots_can_have_fewer(
 ) -> None:
     state = buffer(4 * MIB, -1, 100, Category.OPTIMIZER_STATE, "slots")
     analysis = analysis_of(state, buffer(MIB, -1, 100, Category.PARAMETER, "kernel"))
-    config = StepConfig(optimizer=optimizer)
-    recording = replace(analysis.recording, step_config=config)
-    found = find_state(replace(analysis, recording=recording))
+    found = find_state(
+        with_recording(analysis, step_config=StepConfig(optimizer=optimizer))
+    )
     assert [one.saves_bytes for one in found] == saves
 
 
@@ -187,8 +190,7 @@ def test_a_dense_gradient_of_a_table_is_no_fault_of_the_optimizer() -> None:
     )
     graph = build_graph_index([Op("find", "GatherV2")])
     graph = replace(graph, layers={"find": "dense"})
-    recording = replace(analysis.recording, structure=graph)
-    (found,) = find_whole_tables(replace(analysis, recording=recording))
+    (found,) = find_whole_tables(with_recording(analysis, structure=graph))
     assert (found.id, found.saves_bytes) == ("dense-gradient", None)
 
 
@@ -206,8 +208,15 @@ def test_a_larger_call_is_named_also_if_the_trace_has_it() -> None:
         peak_call="a.py:2",
         own_peaks=(9 * MIB,),
     )
-    recording = replace(analysis.recording, steps=(step,), watch=watch)
 
-    (found,) = find_larger_call(replace(analysis, recording=recording), watch)
+    (found,) = find_larger_call(
+        with_recording(analysis, steps=(step,), watch=watch), watch
+    )
 
     assert found.saves_bytes == 8 * MIB
+
+
+def test_a_column_reaches_a_row_of_the_report_by_its_field() -> None:
+    analysis = analysis_of(buffer(MIB, 1, 9, Category.ACTIVATION))
+    (row,) = analysis.alive.to_dict("records")
+    assert buffer_row(row, TensorAtPeak).dies == 9

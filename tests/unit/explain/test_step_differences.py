@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builders import sample_folder
+from builders import sample_folder, with_recording
 
 from analyzer.explain.running.step_differences import describe_uncounted_batch
 from analyzer.model.contract.run_note import Op, TensorSpec
@@ -19,8 +19,7 @@ def test_a_batch_in_numpys_memory_is_named() -> None:
     # GIVEN a data set whose batch no buffer of the allocator holds
     batch = Op("next", ITERATOR, outputs=(TensorSpec("float32", (-1, 32, 32, 3)),))
     structure = replace(graph, ops={**graph.ops, "next": batch})
-    recording = replace(analysis.recording, structure=structure)
-    analysis = replace(analysis, recording=recording)
+    analysis = with_recording(analysis, structure=structure)
     halved = analysis.rows["requested_bytes"] // 2  # a batch of pairs, say
     held = replace(analysis, rows=analysis.rows.assign(requested_bytes=halved))
     assert not [*describe_uncounted_batch(held)]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from builders import sample_folder
+from builders import sample_folder, with_recording
 
 from analyzer.explain.pool_facts import add_pool
 from analyzer.model.contract.child_messages import WhatIf
@@ -23,7 +21,7 @@ def test_no_need_is_searched_for_if_the_replay_differs() -> None:
     # GIVEN each address of the trace is another one
     events = plain.recording.events
     moved = events.assign(address=events["address"][::-1].to_numpy())
-    unlike = replace(plain, recording=replace(plain.recording, events=moved))
+    unlike = with_recording(plain, events=moved)
     # WHEN the pool is computed again
     found = add_pool(unlike, WhatIf(), search=True)
     # THEN there is no least limit, unless the user asks about a limit

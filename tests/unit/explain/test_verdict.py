@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import SAMPLES, sample_folder
+from builders import SAMPLES, sample_folder, with_recording
 from msgspec import structs
 
 from analyzer.explain.verdict import judge
@@ -76,8 +75,7 @@ def test_tensors_of_unknown_size_leave_the_answer_open() -> None:
     analysis = open_result(NOTES / "gpu").analysis
     assert analysis.verdict.outcome is Outcome.FITS
     stated = structs.replace(analysis.recording.uncertainty, unsized=2)
-    recording = replace(analysis.recording, uncertainty=stated)
-    judged = judge(replace(analysis, recording=recording), None)
+    judged = judge(with_recording(analysis, uncertainty=stated), None)
     assert judged.verdict.outcome is Outcome.CANNOT_TELL
     assert "needs at least" in judged.verdict.headline
 
@@ -87,6 +85,5 @@ def test_a_damaged_trace_is_not_said_to_fit() -> None:
     assert result.document["fits"] is True
     damage = describe_damage(DamageReason.LOST_EVENTS, 1)
     integrity = TrustFigures(is_damaged=True, damages=(damage,))
-    recording = replace(result.recording, integrity=integrity)
-    judged = judge(replace(result.analysis, recording=recording), GIB)
+    judged = judge(with_recording(result.analysis, integrity=integrity), GIB)
     assert judged.verdict.outcome is Outcome.CANNOT_TELL
