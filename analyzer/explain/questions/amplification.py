@@ -836,7 +836,7 @@ def find_eager_pairs(analysis: Analysis) -> Iterator[Finding]:
 
     rows = analysis.rows
     large = find_large(analysis)
-    results = large[(large["tensor"] == "") & large["op"].isin(_ELEMENTWISE)]
+    results = large[large["op"].isin(_ELEMENTWISE)]
 
     for row in results.sort_values("born").to_dict("records"):
         size = row["requested_bytes"]
@@ -976,12 +976,12 @@ def _find_expanded(
 
 def _bytes_given(maker: dict[str, Any], tensors: Tensors) -> int:
     """Return the bytes of the input that an op expands."""
-    inputs = tensors.graph.inputs_of(maker["op"])
-    if maker["op_type"] == _JOINED:
-        return sum(tensors.source_of(one)[1] for one in inputs)
+    op, kind = maker["op"], maker["op_type"]
+    if kind == _JOINED:
+        return sum(tensors.source_of(one)[1] for one in tensors.graph.inputs_of(op))
 
-    inputs = inputs if maker["op_type"] == "OneHot" else inputs[:1]
-    return max((tensors.size_of(one)[1] for one in inputs), default=0)
+    sizes = tensors.sizes_read(op)
+    return max(sizes if kind == "OneHot" else sizes[:1], default=0)
 
 
 def _is_avoidable(maker: dict[str, Any], tensors: Tensors) -> bool:
@@ -1167,7 +1167,8 @@ def _explain_flow(flow: _Flow) -> _Cause | None:
     if flow.is_summed:
         return _SUM_OF_PRODUCTS if flow.ends <= {"Sum", "Mean"} else None
     if flow.makers | flow.ends <= {*MATRICES}:
-        return _explain_order(flow)
+        left = flow.tensors.size_in_other_order(flow.start) / flow.size
+        return (*_OTHER_ORDER, 1 - left) if left <= 1 / TIMES else None
 
     return _explain_part(flow)
 
@@ -1183,11 +1184,6 @@ def _explain_enlarged(flow: _Flow) -> _Cause | None:
         return None
 
     return *_ENLARGED, 1 - max(given) / flow.size
-
-
-def _explain_order(flow: _Flow) -> _Cause | None:
-    share = 1 - flow.tensors.size_in_other_order(flow.start) / flow.size
-    return (*_OTHER_ORDER, share) if share >= 1 - 1 / TIMES else None
 
 
 def _explain_part(flow: _Flow) -> _Cause | None:

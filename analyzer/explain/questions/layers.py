@@ -195,17 +195,20 @@ def find_layout_copies(analysis: Analysis, tensors: Tensors) -> Iterator[Finding
     read = ((*tensors.graph.inputs_of(op), "")[0] for op in copies["op"])
     until = [ends.get(sharing.root(one), 0) for one in read]
     until = np.minimum(copies["dies"], until)
+    held = analysis.at_peak(copies[until > analysis.peak.requested_instant])
+    kept_bytes = sum_requested(held[is_retained(held)])
     saves = saved_without(analysis, copies["requested_bytes"], copies["born"], until)
 
-    if saves >= analysis.least_bytes:
+    if min(saves, kept_bytes) >= analysis.least_bytes:
         yield report_share(
             analysis,
             "layout-copies",
             "Results are held with channels first and channels last",
-            "Dense layers read another layout than convolutions on this card. Without the "
-            "layout optimizer a step has one layout; convolutions may be slower and need more "
-            "scratch memory. Between convolutions, Conv2D(n, 1) computes the same as Dense(n).",
-            copies[until > analysis.peak.requested_instant],
+            "Dense layers, and other ops for channels last, read another layout than "
+            "convolutions on this card. Without the layout optimizer a step has one layout; "
+            "convolutions may be slower and need more scratch memory. Between convolutions, "
+            "Conv2D(n, 1) computes the same as Dense(n).",
+            held,
             saves=saves,
         )
 

@@ -454,7 +454,7 @@ def sampled(sample=lambda logits: tf.random.categorical(logits, 512)):
 
 
 def sampled_mended():
-    return sampled(lambda logits: tf.searchsorted(tf.cumsum(logits, 1), draw(1, 512)))
+    return sampled(lambda logits: tf.searchsorted(tf.cumsum(logits, 1), logits))
 
 
 def pointwise(has_copies=True):
@@ -462,8 +462,11 @@ def pointwise(has_copies=True):
     tf.config.optimizer.set_experimental_options({"layout_optimizer": has_copies})
     layers = [keras.Input((32, 32, 8))]
     for _ in range(4):
-        layers += [keras.layers.Conv2D(8, 3), keras.layers.Dense(64, "relu")]
-        layers.append(keras.layers.Dense(8))
+        layers += [
+            keras.layers.Conv2D(8, 3),
+            keras.layers.Dense(64, "relu"),
+            keras.layers.Dense(8),
+        ]
     return built("sgd", "mse", *layers)
 
 
