@@ -561,8 +561,11 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
         wanted = gradients.loc[is_wanted, "shape"]
         kernels = wanted[wanted.str.contains(",")]
         is_trained = (rows["category"] == "parameter") & rows["shape"].isin(kernels)
-        trained = {*rows.loc[is_trained, "layer"]} - {""}
-        is_kept |= is_late & ~forward["layer"].isin(trained)  # by another tape
+
+        # A layer that is built before its model is called has no prefix in its variables' paths.
+        layers = rows["layer"].str.rpartition("/")[2]
+        trained = {*layers[is_trained]} - {""}
+        is_kept |= is_late & ~layers[forward.index].isin(trained)  # by another tape
 
     kept = analysis.at_peak(forward[is_kept])
     if sum_requested(kept) < analysis.least_bytes:
