@@ -37,8 +37,10 @@ from analyzer.model.recording.labels import BATCH_ROLE, ELEMENT_ROLE
 from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLE, Finding, Severity
 from analyzer.model.units import format_bytes
 
-_WITHOUT_WORKSPACES = (
-    "Workspaces do not count: some algorithms need the same for half the batch."
+_EXAMPLES = 16  # cuDNN pads a batch to a multiple, as in ``cudnn_algorithms.py``
+_OF_WORKSPACES = (
+    "On cards, workspaces of convolutions shrink in blocks of 16 examples; some algorithms "
+    "need others."
 )
 _BATCH_RATIO = 0.5  # of the activations that share a first axis: it is the batch
 
@@ -139,7 +141,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         severity=analysis.rate(saves),
         title=f"{format_bytes(growing)} of tensors grow with the batch size "
         f"({growing / peak:.0%} of the peak)",
-        detail=_WITHOUT_WORKSPACES if has_workspaces else "",
+        detail=_OF_WORKSPACES if has_workspaces else "",
         saves_bytes=saves,
     )
 
@@ -238,8 +240,11 @@ def _freed_by_half(
     is_pair = length.notna() & ~length.isin(known)
     is_batch &= (rows["category"] != Category.CONSTANT) | is_pair
 
-    # The bytes of a workspace are a vector.
-    is_batch &= (rows["category"] != Category.WORKSPACE) | shapes.str.contains(",")
+    # The bytes of a workspace are a vector. On cards it has tiles of padded examples.
+    is_scratch = rows["category"].eq(Category.WORKSPACE) & ~shapes.str.contains(",")
+    blocks, left = (-(-size // _EXAMPLES) for size in (batch, batch // 2))
+    on_card = analysis.recording.device.kind == "gpu"
+    is_batch = is_batch.mask(is_scratch, on_card and left < blocks)
 
     is_triple = shapes.eq("[" + length + "," + length + "," + length + "]")
     ratio = np.select([is_pair & is_triple, is_pair], [0.875, 0.75], 0.5)
