@@ -38,10 +38,6 @@ from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLE, Finding, S
 from analyzer.model.units import format_bytes
 
 _EXAMPLES = 16  # cuDNN pads a batch to a multiple, as in ``cudnn_algorithms.py``
-_OF_WORKSPACES = (
-    "On cards, workspaces of convolutions shrink in blocks of 16 examples; some algorithms "
-    "need others."
-)
 _BATCH_RATIO = 0.5  # of the activations that share a first axis: it is the batch
 
 _TENSORS = 8
@@ -128,7 +124,6 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     both = rows.loc[is_own | rows.index.isin(alive.index), _OF_BUFFER]
     freed = _freed_by_half(analysis, both, batch)
     growing = sum_requested(analysis.at_peak(both[freed > 0]))
-    has_workspaces = (alive["category"] == Category.WORKSPACE).any()
 
     freed = freed.where(is_own[both.index], 0)
     saves = saved_without(analysis, freed, both["born"], both["dies"])
@@ -141,7 +136,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         severity=analysis.rate(saves),
         title=f"{format_bytes(growing)} of tensors grow with the batch size "
         f"({growing / peak:.0%} of the peak)",
-        detail=_OF_WORKSPACES if has_workspaces else "",
+        detail="",
         saves_bytes=saves,
     )
 
