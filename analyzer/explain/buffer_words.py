@@ -10,11 +10,12 @@ import pandas as pd
 
 from analyzer.model.contract.fields import Category, EvidenceRow
 from analyzer.model.contract.report_file import BufferRow
-from analyzer.model.contract.run_note import HeldTensors
+from analyzer.model.contract.run_note import ACCUMULATOR_ROLE, HeldTensors
 from analyzer.model.graph.buffer_sharing import find_copies_of_inputs
 from analyzer.model.graph.graph_index import PASSING_ROLES, Phase
 from analyzer.model.recording.labels import ELEMENT_ROLE
 from analyzer.model.recording.records import Kind, Recording, Step
+from analyzer.model.recording.timeline import find_last_runs
 
 _Row = TypeVar("_Row", bound=BufferRow)
 
@@ -24,6 +25,7 @@ _WITHOUT_READER = {
     Category.GRADIENT.value: "gradient of a variable, until the update",
 }
 
+_VARIABLES = (Category.PARAMETER, Category.OPTIMIZER_STATE)
 _PUSH = "TensorListPushBack"
 _OPS = 10  # rows of evidence
 
@@ -53,13 +55,7 @@ def with_uses(
         return rows
 
     # An op's inputs are released after it, on its thread.
-    last = pd.merge_asof(
-        recording.events,
-        op_runs.astype({"thread": "int64"}),
-        left_on="time_ps",
-        right_on="start_ps",
-        by="thread",
-    )
+    last = find_last_runs(recording.events, op_runs)
     is_near = last["time_ps"] - last["end_ps"] < _LATEST_PS
     freers = last.loc[is_near, "op_y"].reindex(rows["dies"])
     time = "start_ps"
@@ -188,8 +184,9 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
     role = str(row["role"])
     reader = str(row["waits_for"]).removeprefix("StatefulPartitionedCall/")
 
-    if row["variable"]:
-        if category == Category.TEMPORARY:
+    if row["variable"] or category in _VARIABLES:
+        is_changing = category == Category.GRADIENT and role != ACCUMULATOR_ROLE
+        if category == Category.TEMPORARY or is_changing:
             return "a variable's next value, before the update"
         if int(row["dies"]) < end or int(row["born"]) >= first:
             return "a variable's value, until the next update"

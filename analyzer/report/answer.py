@@ -89,9 +89,7 @@ def verdict_line(report: ReportFile) -> str:
 
     program = report.program
     if program is not None and program.whole_run and program.ended:
-        return (
-            f"The program ended with {program.ended}, and no call repeated as a step."
-        )
+        return f"The program ended with {program.ended}, and no step was found."
 
     growth, is_known = _describe_growth(report)
     if is_known:
@@ -99,7 +97,7 @@ def verdict_line(report: ReportFile) -> str:
 
     start = ""
     if program is not None and program.whole_run:
-        start = "No call repeated as a step. "
+        start = "No step was found. "
 
     return start + _largest_categories(report)
 
@@ -391,7 +389,7 @@ def _card_words(cards: Sequence[CardUse]) -> str:
 def _program_details(program: ProgramFigures) -> Iterator[str]:
     """Yield the definition of a step."""
     if program.whole_run:
-        yield "No call repeats often enough to be a step, so the whole run counts as one."
+        yield "No step was found, so the whole run counts as one."
         return
 
     end = f"; the program ended with {program.ended}" if program.ended else ""

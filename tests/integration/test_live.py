@@ -102,6 +102,15 @@ einsum = tf.function(
 results = [call(einsum) for call in (analyzer.trace, analyzer.estimate)]
 print(json.dumps([result.report.steps[-1].requested_bytes for result in results]))
 
+# its scratch memory has the size of the output
+shapes = [(2, 4, 50, 50), (2, 50, 4, 32)]
+einsum = tf.function(
+    lambda left, right: tf.raw_ops.Einsum(inputs=[left, right], equation="acbe,aecd->abcd"),
+    input_signature=[tf.TensorSpec(shape) for shape in shapes],
+)
+parts = analyzer.trace(einsum).allocations.query("step == 2 and op == 'Einsum'")
+assert (len(parts), (parts.tensor != "").sum()) == (4, 1), parts
+
 step, args = steps.make_step()
 before, environment, threads = state(step.model), dict(os.environ), set(threading.enumerate())
 result = analyzer.trace((step, args), out="out")
@@ -121,4 +130,4 @@ def test_steps_are_captured_and_estimated_in_this_process(tmp_path: Path) -> Non
     assert told["categories"]["optimizer_state"] == ADAM
     # AND each call of one second has a folder of its own
     assert {path for path in listing(tmp_path) if "/" not in path} == {"out", "traces"}
-    assert len(list((tmp_path / "traces").iterdir())) == 2
+    assert len(list((tmp_path / "traces").iterdir())) == 3

@@ -18,9 +18,36 @@ PROGRAMS = {
     "predict": LAYERS
     + "import numpy\nmodel.predict(numpy.zeros((8, 96), 'float32'), verbose=0)\n",
     "product": "import sys\nimport tensorflow as tf\na = tf.ones((512, 512))\nb = tf.matmul(a, a)\n",
+    "strategy": """
+import tensorflow as tf
+strategy = tf.distribute.MirroredStrategy()
+with strategy.scope():
+    weight = tf.Variable(tf.ones((256, 256)))
+def train():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.ones((8, 256)) @ weight)
+    weight.assign_sub(tape.gradient(loss, weight))
+    return loss
+step = tf.function(lambda: strategy.run(train))
+for _ in range(8):
+    step()
+""",
     "reset": "import tensorflow as tf\na = tf.ones((1024, 512)) + 1.0\n"
     "tf.config.experimental.reset_memory_stats(DEVICE)\ndel a\n",
 }
+SESSION = """
+import numpy
+import tensorflow as tf
+v1 = tf.compat.v1
+v1.disable_resource_variables()
+with v1.Graph().as_default(), v1.Session() as session:
+    w = v1.get_variable("w", (256, 512))
+    loss = tf.reduce_sum(tf.random.normal((8, 256)) @ w)
+    train = v1.train.AdamOptimizer().minimize(loss)
+    session.run(v1.global_variables_initializer())
+    for _ in range(12):
+        session.run([train, loss])
+"""
 END = """
 print("own", tf.config.experimental.get_memory_info(DEVICE)["peak"])
 """
@@ -56,6 +83,14 @@ def test_no_need_is_below_the_allocators_own_peak(tmp_path: Path, name: str) -> 
     assert "grows-on-host" not in {one["id"] for one in report["findings"]}
     need = report["verdict"]["need"]
     assert need["own_peak_bytes"] == report["program"]["own_peak_bytes"]
+
+
+@pytest.mark.slow
+def test_the_runs_of_a_session_are_steps(tmp_path: Path) -> None:
+    _, report = run(tmp_path, SESSION)
+    assert report["program"]["steps"] == 12
+    sizes = report["categories_at_peak"]
+    assert sizes["optimizer_state"] == 2 * sizes["parameter"] == 2 * 256 * 512 * 4
 
 
 BUFFERS = {

@@ -26,6 +26,7 @@ from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.contract.fields import SMALL_ELEMENTS, Category
 from analyzer.model.contract.run_note import (
+    ACCUMULATOR_ROLE,
     STATE_ROLE,
     VariableNote,
 )
@@ -117,7 +118,10 @@ class StepVariables:
         # a program may use any, outside its steps too
         if self.program.function is None:
             variables = find_live_objects(tf.Variable)
-            captured += [one for one in variables if hasattr(one, "handle")]
+            for one in variables:
+                # a variable of a strategy has a handle on each device
+                if get_device_parts(one) or hasattr(one, "handle"):
+                    captured.append(one)
 
         unknown = []
         for one in captured:
@@ -169,6 +173,7 @@ class StepVariables:
         rows = []
         for variable, owner in zip(self.raw, self._owners, strict=True):
             category, role, path = owner
+            first, *_ = get_device_parts(variable) or (variable,)
             is_trained = id(variable) in trained or (not trained and variable.trainable)
             if role == STATE_ROLE and is_trained:
                 category, role = Category.PARAMETER, ""
@@ -180,7 +185,7 @@ class StepVariables:
                     shape=get_shape(variable),
                     category=category,
                     role=role,
-                    argument=arguments.get(id(variable.handle)) if arguments else None,
+                    argument=arguments.get(id(first.handle)) if arguments else None,
                     device=variable.device,
                 )
             )
@@ -215,7 +220,7 @@ class StepVariables:
         for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
             sums = None if one is None else get_gradient_accumulators(one)
             held = [variable for variable in sums or () if variable is not None]
-            self._add(held, Category.GRADIENT, "gradient accumulator")
+            self._add(held, Category.GRADIENT, ACCUMULATOR_ROLE)
 
         self._add(get_variables(optimizer), Category.OPTIMIZER_STATE)
 
@@ -272,7 +277,11 @@ def _find_sparse_variables(function: Any) -> set[int]:
         return set()
 
     accessed = _find_sparse_handles(function.graph)
-    by_handle = {id(variable.handle): id(variable) for variable in function.variables}
+    by_handle = {
+        id(part.handle): id(part)
+        for variable in function.variables
+        for part in get_device_parts(variable) or (variable,)
+    }
     sparse = set()
 
     for outside, inside in function.graph.captures:

@@ -200,7 +200,7 @@ def _find_copies(
     for tensor in alone:
         shape = tuple(tensor.shape)
 
-        for array, holder in arrays:
+        for index, (array, holder) in enumerate(arrays):
             is_alike = array.shape[1:] == shape[1:] and array.shape[:1] >= shape[:1]
             is_float = array.dtype.kind == "f"
             if is_alike and is_float == tensor.dtype.is_floating:
@@ -208,6 +208,8 @@ def _find_copies(
                 words = f"the copy of {name}"
                 copy = msgspec.structs.replace(holder, holder=words)
                 copies.append(_describe(copy, [tensor]))
+
+                arrays.append(arrays.pop(index))  # an array like it has its own copy
                 break
 
     return copies

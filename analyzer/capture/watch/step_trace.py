@@ -316,7 +316,8 @@ class StepTrace:
         assert self.variables is not None
         program = self.variables.program
         function = self.variables.function
-        program.config = replace(program.config, batch_size=self.batch_size)
+        batch_size = self.batch_size if function is not None or self.is_whole else None
+        program.config = replace(program.config, batch_size=batch_size)
         self.captured = describe_capture(
             Capturing(
                 program=program,

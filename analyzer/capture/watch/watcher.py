@@ -68,6 +68,8 @@ Report = Callable[[Any, Arguments, FrameType | None], object]
 # additional calls to wait for, in case a call that trains follows
 _EXTRA_CALLS = 3
 
+_SESSION = tf.compat.v1.Session.__base__  # also of interactive sessions
+
 # Key of the steps of a program that takes gradients eagerly and has no optimizer.
 GRADIENTS = "gradients"
 
@@ -109,7 +111,8 @@ class StepCandidates:
     def choose(self, key: Hashable, record: FunctionRecord | None) -> None:
         """Choose the key of the steps, calls of the function of ``record`` if there is one."""
         self.chosen = key
-        self.words = "eager code"
+        is_run = isinstance(key, tuple) and key[0] is _SESSION
+        self.words = "a call of Session.run" if is_run else "eager code"
         self.where = find_calling_line()
 
         if record is not None:
@@ -396,6 +399,13 @@ class Watcher:
 
         return result
 
+    def note_run(self, _: Any, args: Arguments, __: Any) -> None:
+        """Count a run of a session of TensorFlow 1; one that fetches an op trains."""
+        fetched = tf.nest.flatten(args[1])
+        trains = any(isinstance(one, tf.Operation) for one in fetched)
+        rank = StepRank.TRAINS if trains else StepRank.COMPUTES
+        self._count((_SESSION, *map(id, fetched)), rank)
+
     def note_gradient(self, _: Any, args: Arguments, __: Any) -> None:
         """Note eager gradients, which end a step of a program without an optimizer."""
         self.objects.note_gradient(args[0])
@@ -614,6 +624,7 @@ class Hooks:
         self._around(Function, "__call__", watcher.call_function)
         self._around(keras.optimizers.Optimizer, "apply", watcher.call_optimizer)
         self._around(keras.Model, "__call__", watcher.call_model)
+        self._report(_SESSION, "run", watcher.note_run)
 
         for kind in ("shuffle", "cache", "prefetch"):
             self._report(dataset, kind, partial(data.add_stage, kind))
@@ -670,9 +681,10 @@ class Hooks:
         self._watcher.reset_tape(None, args, frame)
         self._watcher.objects.add_tape(args[0], frame)
 
-    def _is_outermost(self) -> bool:
-        """Return whether this thread runs eagerly, outside any reported call."""
-        return not getattr(self._local, "inside", False) and tf.executing_eagerly()
+    def _is_outermost(self, owner: Any = None) -> bool:
+        """Return whether this thread runs eagerly or a session, outside any reported call."""
+        runs = owner is _SESSION or tf.executing_eagerly()
+        return runs and not getattr(self._local, "inside", False)
 
     def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
         """Let ``call(old, thing, args, kwargs)`` make the outermost calls of a method."""
@@ -709,7 +721,7 @@ class Hooks:
                 report(None, args, sys._getframe(2))
 
             result = old(*args, **kwargs)
-            if not first and self._is_outermost():
+            if not first and self._is_outermost(owner):
                 report(result, (*args, *kwargs.values()), sys._getframe(2))
 
             return result

@@ -579,49 +579,63 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
         yield from _report_persistent(analysis, forward, passed, last)
         return
 
+    # A layer that is built before its model is called has no prefix in its variables' paths.
+    layers = rows["layer"].str.rpartition("/")[2]
     kernels = parameters[parameters["shape"].str.contains(",")]
     is_trained = kernels["shape"].isin(gradients.loc[is_wanted, "shape"])
-    trained = {*kernels.loc[is_trained, "layer"]} - {""}
+    trained = {*layers[kernels.index[is_trained]]}
+    is_of_trained = layers[forward.index].isin(trained - {""})
 
-    if len(others):
-        # a tensor that outlives the step is held by a name
-        is_late = forward["dies"].between(last, analysis.last)
-        is_late &= forward["category"] == "activation"
-        is_kept |= is_late & ~forward["layer"].isin(trained)  # by another tape
+    # a tensor that outlives the step is held by a name
+    is_activation = forward["category"] == "activation"
+    is_activation &= forward["dies"] <= analysis.last
 
-    of_trained = forward[forward["layer"].isin(trained)]
-    is_unwanted = gradients["shape"].isin(kernels.loc[~is_trained, "shape"])
-    unwanted = gradients.loc[is_unwanted & ~is_wanted, "born"]
-    if len(unwanted) and len(of_trained):
-        # what comes before all trained layers depends on no variable that is trained
-        is_before = forward["born"] < of_trained["born"].min()
-        is_before &= forward["dies"].between(unwanted.min(), analysis.last)
-        is_before &= forward["category"] == "activation"
+    if len(others):  # of another tape
+        is_kept |= is_activation & (forward["dies"] >= last) & ~is_of_trained
+
+    if "" not in trained:
+        is_unwanted = gradients["shape"].isin(kernels.loc[~is_trained, "shape"])
+        unwanted = gradients.loc[is_unwanted & ~is_wanted, "born"]
+
+        # What comes before all trained layers depends on no variable that is trained.
+        is_before = forward["born"] < forward.loc[is_of_trained, "born"].min()
+        is_before &= is_activation & (forward["dies"] >= unwanted.min())
         is_kept |= is_before
 
-        shapes = {*forward.loc[is_before, "shape"]} - {*of_trained["shape"]}
+        shapes = {*forward.loc[is_before, "shape"]}
+        shapes -= {*forward.loc[is_of_trained, "shape"]}
         is_other = is_backward & of_step["shape"].isin(shapes)
-        others = of_step[(is_other | (of_step["born"] > last)) & is_backward]
+        others = of_step[is_other | of_step.index.isin(others.index)]
 
+    yield from _report_taped(analysis, forward, is_kept, others)
+
+
+def _report_taped(
+    analysis: Analysis,
+    forward: pd.DataFrame,
+    is_kept: pd.Series[bool],
+    others: pd.DataFrame,
+) -> Iterator[Finding]:
+    """Report results that a tape keeps; ``others`` are of gradients that nobody wants."""
     kept = analysis.at_peak(forward[is_kept])
     if sum_requested(kept) < analysis.least_bytes:
         return
 
     watch = analysis.recording.watch
     usual = "" if watch is None else watch.where
-    where = next(filter(None, kept["source"]), usual)
-    words = "A GradientTape keeps results that no wanted gradient needs"
 
-    detail = (
+    yield report_share(
+        analysis,
+        "kept-by-tape",
+        "A GradientTape keeps results that no wanted gradient needs",
         "A tape keeps the operands of each op that it records, also of those before "
         "tf.stop_gradient, inside a custom gradient, and of layers that are trainable but "
         "not trained. Compute them before the tape begins, or under "
-        "tape.stop_recording()."
+        "tape.stop_recording().",
+        kept,
+        next(filter(None, kept["source"]), usual),
+        _saved_after_use(analysis, kept, forward, others),
     )
-
-    saves = _saved_after_use(analysis, kept, forward, others)
-
-    yield report_share(analysis, "kept-by-tape", words, detail, kept, where, saves)
 
 
 def _report_persistent(

@@ -32,10 +32,12 @@ from analyzer.explain.questions.amplification import (
 )
 from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.contract.fields import Category
+from analyzer.model.graph.graph_index import Phase
 from analyzer.model.recording.labels import BATCH_ROLE, ELEMENT_ROLE
 from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLES, Finding, Severity
 from analyzer.model.units import format_bytes
 
+_EXAMPLES = 16  # cuDNN pads a batch to a multiple, as in ``cudnn_algorithms.py``
 _BATCH_RATIO = 0.5  # of the activations that share a first axis: it is the batch
 
 _TENSORS = 8
@@ -84,7 +86,8 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     lengths = [*map(_first_axis, _shapes_given(analysis))]
     examples = int(sums.idxmax() if len(sums) else np.nanmax([0, *lengths]))
 
-    if watch is None or not (watch.whole_run or watch.steps <= 1):
+    trains = Phase.BACKWARD in analysis.recording.structure.phases.values()
+    if watch is None or trains or not (watch.whole_run or watch.steps <= 1):
         return
     if not config.infers or examples < _MANY_EXAMPLES:
         return
@@ -123,7 +126,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
 
     rows = analysis.rows
     is_own = rows["born"].between(analysis.first, analysis.last)
-    is_own |= rows["category"] == Category.INPUT
+    is_own |= rows["category"].isin([Category.INPUT, Category.CONSTANT])
     both = rows.loc[is_own | rows.index.isin(alive.index), _OF_BUFFER]
     freed = _freed_by_half(analysis, both, batch)
     growing = sum_requested(analysis.at_peak(both[freed > 0]))
@@ -171,7 +174,12 @@ def find_batch(analysis: Analysis) -> int:
     if sums.empty or sums.max() < _BATCH_RATIO * sum_requested(kept):
         return 0
 
-    return int(sums.idxmax())
+    # A length that only one of several steps has follows from values, such as those of a dropout.
+    batch = int(sums.idxmax())
+    rows = analysis.rows
+    steps = rows.loc[rows["shape"].map(_first_axis) == batch, "step"].nunique()
+
+    return batch if steps >= min(2, len(analysis.full_steps)) else 0
 
 
 def _sum_by_first_axis(rows: pd.DataFrame) -> pd.Series:
@@ -203,7 +211,8 @@ def _freed_by_half(
 
     The first axis may be a multiple of the batch, such as batch x sequence length or two views of each
     example. Pairs have it twice, and half the batch leaves a quarter, if no variable and no example has
-    an axis of that length. Gradients of variables keep their size.
+    an axis of that length; triples have it three times. Gradients of variables keep their size, and so
+    do constants that hold no pairs.
     """
     shapes = rows["shape"]  # ``map`` reads each category once
     first = shapes.map(_first_axis).astype("float64")
@@ -230,8 +239,17 @@ def _freed_by_half(
     known = {*re.findall(r"\d+", str(lengths))}
     length = shapes.astype(str).str.extract(r"^\[(\d+),\1(?:,\d+)?\]$", expand=False)
     is_pair = length.notna() & ~length.isin(known)
+    is_batch &= (rows["category"] != Category.CONSTANT) | is_pair
 
-    freed = rows["requested_bytes"] * np.where(is_pair, 0.75, 0.5) * (batch > 1)
+    # The bytes of a workspace are a vector. On cards it has tiles of padded examples.
+    is_scratch = rows["category"].eq(Category.WORKSPACE) & ~shapes.str.contains(",")
+    blocks, left = (-(-size // _EXAMPLES) for size in (batch, batch // 2))
+    on_card = analysis.recording.device.kind == "gpu"
+    is_batch = is_batch.mask(is_scratch, on_card and left < blocks)
+
+    is_triple = shapes.eq("[" + length + "," + length + "," + length + "]")
+    ratio = np.select([is_pair & is_triple, is_pair], [0.875, 0.75], 0.5)
+    freed = rows["requested_bytes"] * ratio * (batch > 1)
 
     return freed.where(is_batch | is_unknown, 0).astype("int64")
 

@@ -32,7 +32,7 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
         return
 
     found = analysis.find_step_peaks()
-    peaks = [found[step.index].allocated_bytes for step in steps]
+    peaks = [found[step.index].requested_bytes for step in steps]
     low = min(peaks)
     high = max(peaks)
 

@@ -246,6 +246,9 @@ class VariableNote:
 # Role of plain variables, which no Keras object holds and no gradient was taken of.
 STATE_ROLE = "state"
 
+# Role of variables to which a step adds gradients.
+ACCUMULATOR_ROLE = "gradient accumulator"
+
 # Index of the step on a simulated card in which unknown conditions are taken to be true.
 STEP_WITH_ALL = 1
 

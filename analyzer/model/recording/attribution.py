@@ -168,7 +168,10 @@ def match_outputs(
         known, name, run, region, dtype, shape, size = facts
         op = structure.ops.get(name)
         plain = name.partition("#")[0]
-        frees_itself = freers is not None and freers[row] == plain
+        freer = "" if freers is None else freers[row]
+
+        # A run has its op's name without the function's prefix.
+        frees_itself = freer != "" and f"/{plain}".endswith(f"/{freer}")
 
         if known:
             tensors[row] = str(known)

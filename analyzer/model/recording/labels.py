@@ -10,6 +10,7 @@ import pandas as pd
 
 from analyzer.model.contract.fields import Category
 from analyzer.model.contract.run_note import (
+    ACCUMULATOR_ROLE,
     STATE_ROLE,
     Op,
     RunFile,
@@ -169,7 +170,7 @@ def find_roles_of_state(
         users = _find_users(structure, handle) if handle else []
 
         if any(_accumulates(structure, op, users) for op in users):
-            roles[number] = (Category.GRADIENT.value, "gradient accumulator")
+            roles[number] = (Category.GRADIENT.value, ACCUMULATOR_ROLE)
         elif variable.shape in shapes - {()}:
             roles[number] = state
 

@@ -153,6 +153,17 @@ def alive_at(allocations: pd.DataFrame, instant: int) -> pd.DataFrame:
     return alive.assign(category=categories.astype("category"))
 
 
+def find_last_runs(events: pd.DataFrame, op_runs: pd.DataFrame) -> pd.DataFrame:
+    """Return each event (``op_x``) with the last run of an op that began on its thread (``op_y``)."""
+    return pd.merge_asof(
+        events,
+        op_runs.astype({"thread": "int64"}),
+        left_on="time_ps",
+        right_on="start_ps",
+        by="thread",
+    )
+
+
 def earlier_categories(table: pd.DataFrame) -> np.ndarray:
     """Return the category of each buffer before it holds a variable's value, shape ``(rows,)``.
 

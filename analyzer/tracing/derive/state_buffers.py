@@ -32,6 +32,9 @@ _SCATTERS = re.compile("Scatter|Sparse")
 # Part of the name of an op that makes the first value of an optimizer's slot.
 _INITIALIZER = "/Initializer/"
 
+# End of the name of the op with which TensorFlow 1 writes it into the slot.
+_ASSIGN = "/Assign"
+
 # Size below which other buffers are often as large as a gradient.
 _LEAST_BYTES = 1024
 
@@ -316,13 +319,15 @@ def _find_held(
 
     ops = table["op"].astype(str).tolist()
     all_sizes = table["requested_bytes"].tolist()
-    found = {}
+    slots = [row for row in rows if find_optimizer(ops[row])]
+    initial = [row for row in slots if _INITIALIZER in ops[row]]
+    written = [row for row in slots if ops[row].endswith(_ASSIGN)]
 
-    for row in rows:
-        if _INITIALIZER in ops[row] and find_optimizer(ops[row]):
-            found[row] = _SLOT
+    if written:  # a session writes slots, and keeps their initial values as constants
+        rows = [row for row in rows if row not in initial]
 
-    begin = min((born[row] for row in found), default=None)
+    found = dict.fromkeys(written or initial, _SLOT)
+    begin = min((born[row] for row in found if row in initial), default=None)
     known_sizes = sizes | counts.keys()
     alike: dict[int, list[int]] = {}
 

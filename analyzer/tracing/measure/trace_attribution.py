@@ -14,7 +14,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.contract.fields import Category, tensor_bytes
-from analyzer.model.contract.run_note import CONVOLUTIONS, TensorSpec
+from analyzer.model.contract.run_note import (
+    ACCUMULATOR_ROLE,
+    CONVOLUTIONS,
+    TensorSpec,
+)
 from analyzer.model.graph.buffer_sharing import ITERATOR, NO_SHARING, Sharing
 from analyzer.model.graph.graph_index import (
     ALIVE_ROLE,
@@ -54,6 +58,7 @@ from analyzer.model.recording.records import (
 )
 from analyzer.model.recording.timeline import (
     HOST_ALLOCATORS,
+    find_last_runs,
     is_tpu,
 )
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
@@ -71,7 +76,6 @@ _PHASES = {"backward": 1, "update": 2}
 
 # Ops that begin or extend a sum of gradients in a program's own loop.
 _SUMS = frozenset({"AddV2", "Add", "AddN", "ZerosLike", "Zeros", "Fill"})
-_ACCUMULATOR = "gradient accumulator"
 
 
 def attribute(
@@ -85,14 +89,15 @@ def attribute(
     labels = Labels(len(table))
     is_handle = (table["op"] == HANDLE).to_numpy()
     _label_by_events(labels, table, is_handle)
-    freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
+    freers = np.append(_find_running(raw), "")[table["dies"].to_numpy()]
     infer = note.step.infers
 
     in_steps = table["step"].notna().to_numpy()
     held = _find_held(table, raw, note)
     _label_noted(labels, table, raw, note, structure, held)
 
-    if structure.ops and not note.snapshots:
+    # A session of TensorFlow 1 holds its variables itself.
+    if structure.evidence and not note.variables:
         for row, kind in find_state(table, structure, steps).items():
             labels.set(row, kind[0], role=kind[1])
 
@@ -134,6 +139,15 @@ def attribute(
     _label_lines(labels, table, note, phases == 0)
 
     return labels.apply(table), sharing
+
+
+def _find_running(raw: RawTrace) -> np.ndarray:
+    """Return the op of each event, else the op that runs on its thread then; empty for none."""
+    last = find_last_runs(raw.events, raw.op_runs)
+    named = last["op_x"].astype(object)
+    running = last["op_y"].astype(object).where(last["end_ps"] >= last["time_ps"], "")
+
+    return np.asarray(named.mask(named == "", running))
 
 
 def _label_by_events(labels: Labels, table: pd.DataFrame, is_handle: Mask) -> None:
@@ -296,7 +310,7 @@ def _label_gradients(
 
     if note.watch is not None and note.watch.micro_batches > 1:
         for name in {labels.variable[row] for row in gradients} - {""}:
-            labels.fill(labels.variable == name, Category.GRADIENT, _ACCUMULATOR)
+            labels.fill(labels.variable == name, Category.GRADIENT, ACCUMULATOR_ROLE)
 
         born = table["born"].to_numpy()
         dies = table["dies"].to_numpy()
@@ -306,7 +320,7 @@ def _label_gradients(
         sizes = table["requested_bytes"].iloc[gradients].unique()
         is_sum = table["op"].isin(_SUMS) & table["requested_bytes"].isin(sizes)
         rows = labels.open_rows() & is_sum.to_numpy() & survives
-        labels.fill(rows, Category.GRADIENT, _ACCUMULATOR)
+        labels.fill(rows, Category.GRADIENT, ACCUMULATOR_ROLE)
 
     for row in filter(labels.is_open, gradients):
         labels.set(row, Category.GRADIENT, role=GRADIENT_ROLE)

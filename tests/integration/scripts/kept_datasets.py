@@ -30,4 +30,3 @@ f = Feeder(1024)
 for e in range(12):
     for x in f.epoch():
         loss = step(x)
-print(float(loss))

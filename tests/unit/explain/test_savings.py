@@ -127,6 +127,11 @@ def test_half_the_batch_shrinks_only_tensors_of_the_batch() -> None:
     assert found.saves_bytes == 6 * MIB
     (found,) = find_batch_tensors(analysis_of(pairs, *rows[2:], batch=32))
     assert found.saves_bytes == 4 * MIB
+    # triples fall to an eighth, and a workspace's bytes have no batch
+    triples = buffer(8 * MIB, 10, 50, Category.ACTIVATION, "", "[64,64,64]")
+    scratch = buffer(MIB, 10, 50, Category.WORKSPACE, "", "[1048576]")
+    (found,) = find_batch_tensors(analysis_of(triples, scratch, batch=32))
+    assert found.saves_bytes == 7 * MIB
     # without a known batch size, it is the first axis of most activations
     (found,) = find_batch_tensors(analysis_of(*rows))
     assert found.saves_bytes == 4 * MIB

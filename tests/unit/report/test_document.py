@@ -69,7 +69,7 @@ def test_no_leak_is_denied_beside_models_that_stay_alive(trend: Any) -> None:
 def test_a_program_without_steps_is_one() -> None:
     report = program_of(opened_sample("cnn").report, "flat")
     whole = replace(report, program=replace(report.program, whole_run=True))
-    assert answer_lines(whole)[0].startswith("No call repeated as a step. Peak ")
+    assert answer_lines(whole)[0].startswith("No step was found. Peak ")
 
 
 @pytest.mark.parametrize("times", [1, 3])
