@@ -613,7 +613,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
 def _report_taped(
     analysis: Analysis,
     forward: pd.DataFrame,
-    is_kept: pd.Series[bool],
+    is_kept: "pd.Series[bool]",
     others: pd.DataFrame,
 ) -> Iterator[Finding]:
     """Report results that a tape keeps; ``others`` are of gradients that nobody wants."""
