@@ -155,7 +155,10 @@ def _shapes_given(analysis: Analysis) -> set[str]:
 
 
 def find_batch(analysis: Analysis) -> int:
-    """Return the batch size, else the first axis that most activations share; 0 if unknown."""
+    """Return the batch size, else the commonest first axis of activations; 0 if unknown.
+
+    Half of their bytes have multiples of it, such as the parts that a dilated convolution takes.
+    """
     stated = analysis.recording.step_config.batch_size
     watch = analysis.recording.watch
     if stated or (watch is not None and watch.whole_run):
@@ -165,11 +168,15 @@ def find_batch(analysis: Analysis) -> int:
     kept = alive[alive["category"] == Category.ACTIVATION]
     sums = _sum_by_first_axis(kept)
 
-    if sums.empty or sums.max() < _BATCH_RATIO * sum_requested(kept):
+    if sums.empty:
+        return 0
+
+    batch = int(sums.idxmax())
+    multiples = sums[sums.index.astype(int) % batch == 0]
+    if multiples.sum() < _BATCH_RATIO * sum_requested(kept):
         return 0
 
     # A length that only one of several steps has follows from values, such as those of a dropout.
-    batch = int(sums.idxmax())
     rows = analysis.rows
     steps = rows.loc[rows["shape"].map(_first_axis) == batch, "step"].nunique()
 
