@@ -342,6 +342,10 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     penalties = {tensor for op in squares for tensor in op.inputs}
     gone = pd.concat([whole, read]) if penalties & {*read["tensor"]} else whole
     has_slots = is_like_table[state.index].any()
+
+    # After a scattered update, each read of the table copies it (``copy_on_read_mode`` in
+    # ``resource_variable_ops.cc``); a function that XLA compiles does not.
+    copies = read.empty and not analysis.recording.step_config.jit
     is_dense = (whole["category"] == Category.GRADIENT).any()
 
     if has_slots and not is_dense:
@@ -353,14 +357,12 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
             f"A step looks up few rows of an embedding, but {optimizer} updates its "
             "moments for all of them. Of Keras' optimizers only SGD without momentum "
             "writes the looked-up rows alone. The saving includes the state of "
-            "all variables, without the copy of the table that a step with SGD reads."
+            f"all variables{', without a copy of the table for SGD' if copies else ''}."
         )
 
     saves = saved_without_rows(analysis, gone)
 
-    # After a scattered update, each read of the table copies it (``copy_on_read_mode`` in
-    # ``resource_variable_ops.cc``).
-    if read.empty:
+    if copies:
         saves -= int(tables["requested_bytes"].max())
 
     where = max(read["source"], default="")
