@@ -81,8 +81,6 @@ def test_no_need_is_below_the_allocators_own_peak(tmp_path: Path, name: str) -> 
         assert report["peak"]["pool_bytes"] >= report["peak"]["allocated_bytes"] > 0
     assert report["integrity"]["damages"] == []
     assert "grows-on-host" not in {one["id"] for one in report["findings"]}
-    need = report["verdict"]["need"]
-    assert need["own_peak_bytes"] == report["program"]["own_peak_bytes"]
 
 
 @pytest.mark.slow

@@ -161,7 +161,10 @@ def _shapes_given(analysis: Analysis) -> set[str]:
 
 
 def find_batch(analysis: Analysis) -> int:
-    """Return the batch size, else the first axis that most activations share; 0 if unknown."""
+    """Return the batch size, else the commonest first axis of activations; 0 if unknown.
+
+    Half of their bytes have multiples of it, such as the parts that a dilated convolution takes.
+    """
     stated = analysis.recording.step_config.batch_size
     watch = analysis.recording.watch
     if stated or (watch is not None and watch.whole_run):
@@ -171,11 +174,15 @@ def find_batch(analysis: Analysis) -> int:
     kept = alive[alive["category"] == Category.ACTIVATION]
     sums = _sum_by_first_axis(kept)
 
-    if sums.empty or sums.max() < _BATCH_RATIO * sum_requested(kept):
+    if sums.empty:
+        return 0
+
+    batch = int(sums.idxmax())
+    multiples = sums[sums.index.astype(int) % batch == 0]
+    if multiples.sum() < _BATCH_RATIO * sum_requested(kept):
         return 0
 
     # A length that only one of several steps has follows from values, such as those of a dropout.
-    batch = int(sums.idxmax())
     rows = analysis.rows
     steps = rows.loc[rows["shape"].map(_first_axis) == batch, "step"].nunique()
 
@@ -341,6 +348,10 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     penalties = {tensor for op in squares for tensor in op.inputs}
     gone = pd.concat([whole, read]) if penalties & {*read["tensor"]} else whole
     has_slots = is_like_table[state.index].any()
+
+    # After a scattered update, each read of the table copies it (``copy_on_read_mode`` in
+    # ``resource_variable_ops.cc``); a function that XLA compiles does not.
+    copies = read.empty and not analysis.recording.step_config.jit
     is_dense = (whole["category"] == Category.GRADIENT).any()
 
     if has_slots and not is_dense:
@@ -352,14 +363,12 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
             f"A step looks up few rows of an embedding, but {optimizer} updates its "
             "moments for all of them. Of Keras' optimizers only SGD without momentum "
             "writes the looked-up rows alone. The saving includes the state of "
-            "all variables, without the copy of the table that a step with SGD reads."
+            f"all variables{', without a copy of the table for SGD' if copies else ''}."
         )
 
     saves = saved_without_rows(analysis, gone)
 
-    # After a scattered update, each read of the table copies it (``copy_on_read_mode`` in
-    # ``resource_variable_ops.cc``).
-    if read.empty:
+    if copies:
         saves -= int(tables["requested_bytes"].max())
 
     where = max(read["source"], default="")

@@ -13,11 +13,9 @@ class Trainer:
         with tf.GradientTape() as tape:
             out = self.model(x, training=True)
             loss = tf.reduce_mean(out**2)
-        self.opt.apply(
-            tape.gradient(loss, self.model.trainable_variables),
-            self.model.trainable_variables,
-        )
-        self.log[i] = {"loss": loss, "out": out}
+        weights = self.model.trainable_variables
+        self.opt.apply(tape.gradient(loss, weights), weights)
+        self.log[i] = {"out": out}
 
 
 t = Trainer()

@@ -5,11 +5,8 @@ failures = []
 
 
 def check(x):
-    h = tf.matmul(x, W)
-    big = tf.exp(h)
-    if bool(tf.reduce_any(big > 1.0)):
-        raise ValueError("values too large")
-    return big
+    big = tf.exp(tf.matmul(x, W))
+    raise ValueError("values too large", big.shape)
 
 
 def train_once(x):
@@ -25,4 +22,3 @@ for i in range(40):
         check(batch)
     except ValueError as e:
         failures.append(e)
-print(len(failures), "failures")

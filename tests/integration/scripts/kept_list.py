@@ -11,7 +11,8 @@ def train_step(x, y):
     with tf.GradientTape() as tape:
         out = model(x, training=True)
         loss = tf.reduce_mean((out - y) ** 2)
-    opt.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+    weights = model.trainable_variables
+    opt.apply(tape.gradient(loss, weights), weights)
     return loss, out
 
 

@@ -1,9 +1,7 @@
 import keras
 import tensorflow as tf
 
-model = keras.Sequential(
-    [keras.Input((64,)), keras.layers.Dense(256), keras.layers.Dense(10)]
-)
+model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(256)])
 opt = keras.optimizers.SGD()
 
 
