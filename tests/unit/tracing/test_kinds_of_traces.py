@@ -229,7 +229,7 @@ def test_a_dump_of_xla_has_its_total_kinds_and_largest_buffers(
 def test_trials_of_xla_are_no_part_of_a_step(tmp_path: Path) -> None:
     # GIVEN a first step in which the passes of XLA's compiler request 1 MiB
     trace = small_trace().run("HLO Transforms:a_step_7", 121, 129)
-    trace.allocate(122, 1 << 30, 1 << 20, op="step").free(123, 1 << 30)
+    trace.allocate(122, 1 << 30, 1 << 20).free(123, 1 << 30)
     result = open_trace(trace.write(tmp_path / "host.xplane.pb"))
     # WHEN it is explained THEN the trial has its name
     rows = result.analysis.rows.set_index("role")
