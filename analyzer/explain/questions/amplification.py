@@ -894,8 +894,10 @@ def _report_pairs(
             "Each element of one operand is combined with each of the other. Work on "
             "blocks of one operand (tf.map_fn, tf.while_loop), or write the sum over "
             "pairs as a product (tf.matmul, tf.einsum). Where a one-hot operand assigns "
-            "rows, such as those of experts, use tf.gather and tf.scatter_nd. The saving "
-            "is without the memory of a block."
+            "rows, such as those of experts, use tf.gather and tf.scatter_nd. In training "
+            "the loop keeps the results of all blocks, unless tf.recompute_grad computes "
+            "them again. The saving is without the memory of a block, if all ops on pairs "
+            "are in it."
         )
 
     return report_share(analysis, name, title, detail, same, where)
