@@ -56,6 +56,21 @@ class StepVariables:
         self._known: set[int] = set()
         self._owners: list[tuple[Category, str, str]] = []
         self._unread: set[int] | None = None  # None: not searched for yet
+        self._last: dict[int, int | None] = {}  # addresses known before ``forget``
+
+    def forget(self) -> None:
+        """Drop the variables and the function, so that they live as long as the program needs them."""
+        for addresses in self.snapshots:
+            for variable, address in zip(self.raw, addresses, strict=False):
+                self._last[id(variable)] = address or self._last.get(id(variable))
+
+        self.function = None
+        for held in (self.raw, self.program.models, self.program.optimizers):
+            held.clear()
+
+        self.snapshots.clear()
+        self._owners.clear()
+        self._known.clear()
 
     def rehome_small(self) -> None:
         """Move small variables on the CPU into buffers of TensorFlow's allocator.
@@ -146,7 +161,7 @@ class StepVariables:
             addresses: list[int | None] = []
 
             for one in self.raw:
-                address = None
+                address = self._last.get(id(one))
                 if id(one) not in unread:
                     address = find_variable_address(one)
 

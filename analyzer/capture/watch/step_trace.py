@@ -348,6 +348,8 @@ class StepTrace:
         if self._dump is not None and function is not None:
             add_compiled_functions(self.captured, function, self._dump, self.observed)
 
+        self.variables.forget()
+
     def write(self, note: WatchNote) -> None:
         """Write the note and the graph into the run folder."""
         assert self.captured is not None
