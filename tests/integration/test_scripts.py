@@ -55,7 +55,7 @@ PLANTED = {
     "kept_exceptions.py": ("kept-tensors", "failures.append("),
     "kept_weights.py": ("kept-tensors", "self.snapshots.append("),
     "kept_records.py": ("kept-tensors", "episodes.append("),
-    "kept_datasets.py": ("kept-tensors", "self.epochs.append("),
+    "kept_datasets.py": ("kept-tensors", "epochs.append("),
     "longer_tensor.py": ("kept-tensors", "acc = tf.concat("),
     "whole_evaluation.py": ("larger-call", "model.evaluate("),
     "kept_results.py": ("results-kept", "model.predict("),

@@ -11,7 +11,7 @@ class Trainer:
     def step(self, i):
         x = tf.random.normal((256, 64))
         with tf.GradientTape() as tape:
-            out = self.model(x, training=True)
+            out = self.model(x)
             loss = tf.reduce_mean(out**2)
         weights = self.model.trainable_variables
         self.opt.apply(tape.gradient(loss, weights), weights)

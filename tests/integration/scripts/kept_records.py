@@ -8,7 +8,6 @@ import tensorflow as tf
 class Step:
     obs: tf.Tensor
     value: tf.Tensor
-    reward: float
 
 
 def rollout(net, opt, n):
@@ -20,7 +19,7 @@ def rollout(net, opt, n):
             loss = tf.reduce_mean(value**2)
         grads = tape.gradient(loss, net.trainable_variables)
         opt.apply(grads, net.trainable_variables)
-        episodes.append(Step(obs, value, float(loss)))
+        episodes.append(Step(obs, value))
         obs = obs * 0.9 + tf.random.normal([8, 24])
     return episodes
 

@@ -10,7 +10,7 @@ def main():
     for i in range(30):
         x = tf.random.normal((256, 64))
         with tf.GradientTape(persistent=True) as tape:
-            loss = tf.reduce_mean(model(x, training=True) ** 2)
+            loss = tf.reduce_mean(model(x) ** 2)
         opt.apply(
             tape.gradient(loss, model.trainable_variables), model.trainable_variables
         )

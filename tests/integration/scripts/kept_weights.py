@@ -13,8 +13,8 @@ class WeightHistory(keras.callbacks.Callback):
 
 
 x = np.random.rand(800, 16).astype("float32")
-y = x @ np.random.rand(16, 64).astype("float32")
+y = np.zeros((800, 64))
 m = keras.Sequential([keras.layers.Dense(64)])
 m.compile(optimizer="adam", loss="mse")
 cb = WeightHistory()
-m.fit(x, y, batch_size=25, epochs=2, callbacks=[cb], verbose=2)
+m.fit(x, y, batch_size=25, epochs=2, callbacks=[cb])
