@@ -47,7 +47,6 @@ _CAUSES = (
     "wide-kernel",
     "recomputable",
     "kernel-scratch",
-    "layout-copies",
     "one-hot",
     "part-read",
     "enlarged",
@@ -85,7 +84,6 @@ _OF_A_GRAPH = (
     amplification.find_amplified,
     layers.find_wide_kernel,
     layers.find_scratch,
-    layers.find_layout_copies,
     layers.find_recomputable,
     layers.find_one_hot,
 )

@@ -32,7 +32,6 @@ CAUSES = {
     "wide-kernel": "flattened",
     "one-hot": "targets",
     "kernel-scratch": "sampled",
-    "layout-copies": "pointwise",
 }
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from analyzer.explain.analysis import (
     Analysis,
     saved_without,
@@ -178,39 +176,6 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
         max(lines),
         saves,
     )
-
-
-def find_layout_copies(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report results that a step holds in two layouts.
-
-    TensorFlow's layout optimizer moves the channels of convolutions on a card first, and back for a
-    product (``generic_layout_optimizer.cc``). A step without it needs no copy beside its tensor.
-    """
-    sharing = analysis.recording.sharing
-    rows = analysis.rows
-    rows = rows[(rows["born"] >= analysis.first) & (rows["tensor"] != "")]
-    ends = dict(zip(rows["tensor"].map(sharing.root), rows["dies"], strict=True))
-
-    copies = rows[rows["op"].str.endswith("LayoutOptimizer")]
-    read = ((*tensors.graph.inputs_of(op), "")[0] for op in copies["op"])
-    until = [ends.get(sharing.root(one), 0) for one in read]
-    until = np.minimum(copies["dies"], until)
-    held = analysis.at_peak(copies[until > analysis.peak.requested_instant])
-    kept_bytes = sum_requested(held[is_retained(held)])
-    saves = saved_without(analysis, copies["requested_bytes"], copies["born"], until)
-
-    if min(saves, kept_bytes) >= analysis.least_bytes:
-        yield report_share(
-            analysis,
-            "layout-copies",
-            "Results are held with channels first and channels last",
-            "Dense layers, and other ops for channels last, read another layout than "
-            "convolutions on this card. Without the layout optimizer a step has one layout; "
-            "convolutions may be slower and need more scratch memory. Between convolutions, "
-            "Conv2D(n, 1) computes the same as Dense(n).",
-            held,
-            saves=saves,
-        )
 
 
 def find_kept_again(analysis: Analysis) -> Iterator[Finding]:

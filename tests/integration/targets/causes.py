@@ -457,23 +457,6 @@ def sampled_mended():
     return sampled(lambda logits: tf.searchsorted(tf.cumsum(logits, 1), logits))
 
 
-def pointwise(has_copies=True):
-    """Return a model with two dense layers behind each convolution."""
-    tf.config.optimizer.set_experimental_options({"layout_optimizer": has_copies})
-    layers = [keras.Input((32, 32, 8))]
-    for _ in range(4):
-        layers += [
-            keras.layers.Conv2D(8, 3),
-            keras.layers.Dense(64, "relu"),
-            keras.layers.Dense(8),
-        ]
-    return built("sgd", "mse", *layers)
-
-
-def pointwise_mended():
-    return pointwise(False)
-
-
 def repeated(repeat=tf.repeat):
     """Return a step that repeats one row 64 times, and each other one once."""
     counts = [64] + [1] * (4 * ROWS - 1)
