@@ -333,11 +333,11 @@ def _label_lines(
     is_taped = is_forward & table["step"].notna().to_numpy()
     is_taped &= (labels.source == "") & (labels.role != AFTER_ROLE)
 
-    types = table["op"].astype(str)
-    sizes = table["requested_bytes"].astype(str)
-    lines = (types + " " + sizes).map(note.tape_lines)
-    lines = lines.fillna(types.map(note.tape_lines)).fillna("")
-    labels.source[is_taped] = lines.to_numpy()[is_taped]
+    lines = note.tape_lines
+    pairs = table.loc[is_taped, ["op", "requested_bytes"]].itertuples(index=False)
+    labels.source[is_taped] = [
+        lines.get(f"{op} {size}", lines.get(op, "")) for op, size in pairs
+    ]
 
 
 _FEW_STEPS = 2  # whose tensors a container without a leak may hold
