@@ -46,7 +46,6 @@ _CAUSES = (
     "vectorized-loop",
     "wide-kernel",
     "recomputable",
-    "kernel-scratch",
     "one-hot",
     "part-read",
     "enlarged",
@@ -83,7 +82,6 @@ _OF_A_STEP = (
 _OF_A_GRAPH = (
     amplification.find_amplified,
     layers.find_wide_kernel,
-    layers.find_scratch,
     layers.find_recomputable,
     layers.find_one_hot,
 )

@@ -31,7 +31,6 @@ CAUSES = {
     "kept-again": "called looped",
     "wide-kernel": "flattened",
     "one-hot": "targets",
-    "kernel-scratch": "sampled",
 }
 
 

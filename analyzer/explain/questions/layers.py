@@ -12,7 +12,6 @@ from analyzer.explain.analysis import (
 from analyzer.explain.buffer_words import is_retained
 from analyzer.explain.questions.amplification import (
     POINTWISE,
-    TIMES,
     Tensors,
     is_most,
     report_share,
@@ -63,32 +62,6 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             at_peak,
             images[image],
             saved_without_rows(analysis, same),
-        )
-
-
-def find_scratch(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report an op whose kernel needs far more scratch memory than the op reads and writes.
-
-    ``tf.random.categorical`` draws a number for each class of each sample on a card
-    (``multinomial_op.cc``).
-    """
-    alive = analysis.alive
-    is_scratch = (alive["tensor"] == "") & (alive["category"] == "temporary")
-
-    for op, rows in alive[is_scratch].groupby("op", observed=True):
-        sizes = [*tensors.sizes_read(op), tensors.size_of(f"{op}:0")[1]]
-        least = max(analysis.least_bytes, TIMES * sum(sizes))
-        if not all(sizes) or sum_requested(rows) < least:
-            continue
-
-        yield report_share(
-            analysis,
-            "kernel-scratch",
-            f"The kernel of {tensors.graph.ops[op].type} needs scratch memory",
-            "Give the op fewer rows or samples at once (tf.map_fn). In place of "
-            "tf.random.categorical with many samples, tf.searchsorted finds uniform random "
-            "numbers in tf.cumsum(probabilities, 1).",
-            rows,
         )
 
 

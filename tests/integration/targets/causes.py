@@ -448,15 +448,6 @@ def chosen_mended():
     return chosen(True)
 
 
-def sampled(sample=lambda logits: tf.random.categorical(logits, 512)):
-    """Return a step that draws many samples of one distribution."""
-    return tf.function(sample), (draw(1, 16_384),)
-
-
-def sampled_mended():
-    return sampled(lambda logits: tf.searchsorted(tf.cumsum(logits, 1), logits))
-
-
 def repeated(repeat=tf.repeat):
     """Return a step that repeats one row 64 times, and each other one once."""
     counts = [64] + [1] * (4 * ROWS - 1)
