@@ -85,7 +85,6 @@ def test_an_ops_name_is_text_everywhere(name: str | bytes, tmp_path: Path) -> No
     # AND the table has one cell for it
     with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 4
     cell = rows[0]["op"] if "/" in shown else rows[0]["op"].rpartition("#")[0]
     assert cell.removeprefix("'") == shown.replace("\0", "\ufffd")
 

@@ -93,11 +93,6 @@ def test_one_size_of_the_card_and_the_parts_of_it() -> None:
     assert "limit of 100.0 MiB is for TensorFlow's pool alone" in given
 
 
-def test_a_search_without_an_end_does_not_say_how_the_step_ran() -> None:
-    assert "op by op" in to_text(ANSWER)
-    assert "op by op" not in to_text(replace(ANSWER, jit=None))
-
-
 def test_page_and_terminal_show_names_as_text() -> None:
     assert "\x1b" not in to_text(ANSWER, 40)
     page = to_html(ANSWER)
