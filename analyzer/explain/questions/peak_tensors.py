@@ -253,6 +253,7 @@ def _freed_by_half(
     blocks, left = (-(-size // _EXAMPLES) for size in (batch, batch // 2))
     on_card = analysis.recording.device.kind == "gpu"
     is_batch = is_batch.mask(is_scratch, on_card and left < blocks)
+    is_batch &= ~rows["role"].isin(TRIAL_ROLES)  # other algorithms may be tried
 
     is_triple = shapes.eq("[" + length + "," + length + "," + length + "]")
     ratio = np.select([is_pair & is_triple, is_pair], [0.875, 0.75], 0.5)
