@@ -203,8 +203,11 @@ class HolderSearch:
             yield from self._list_parts(link)
 
     def find_container(self, things: list[Any]) -> str:
-        """Return in words a named container of the first object, with its line; may be empty."""
-        for holder in chain(*self.find_all(things[:1]).values()):
+        """Return in words a named container of an object, with its line; may be empty.
+
+        The latest object may not be in it yet.
+        """
+        for holder in chain(*self.find_all(things).values()):
             if holder.grows:
                 return f"{holder.holder} ({holder.where})"
 
