@@ -45,6 +45,8 @@ with v1.Graph().as_default(), v1.Session() as session:
     loss = tf.reduce_sum(tf.random.normal((8, 256)) @ w)
     train = v1.train.AdamOptimizer().minimize(loss)
     session.run(v1.global_variables_initializer())
+    x, y = v1.placeholder("float32"), v1.placeholder("float32")
+    session.run(feed_dict={x: 1.0, y: 2.0}, fetches=x + y)
     for _ in range(12):
         session.run([train, loss])
 """

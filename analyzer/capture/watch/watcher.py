@@ -15,7 +15,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from enum import IntEnum
 from functools import partial
@@ -276,9 +276,9 @@ class Watcher:
             self.note_failure(error)
             line = "" if self._values is None else self._values.last_read
             # a missing package has no value for a reason
-            can_be_value = not isinstance(error, ImportError)
-            can_be_value &= isinstance(error, Exception)
-            if line and can_be_value and not self.has_failed:
+            is_from_value = isinstance(error, Exception)
+            is_from_value &= not isinstance(error, ImportError)
+            if line and is_from_value and not self.has_failed:
                 ended += f" after it read a value that a simulated card lacks ({line})"
         elif self.gradients.pending:
             self._count_gradients()
@@ -401,10 +401,14 @@ class Watcher:
 
     def note_run(self, _: Any, args: Arguments, __: Any) -> None:
         """Count a run of a session of TensorFlow 1; one that fetches an op trains."""
-        fetched = tf.nest.flatten(args[1])
+        fetched = []
+        with suppress(TypeError):  # the feeds come first, whose keys are tensors
+            fetched = tf.nest.flatten(args[1])
+
         trains = any(isinstance(one, tf.Operation) for one in fetched)
         rank = StepRank.TRAINS if trains else StepRank.COMPUTES
-        self._count((_SESSION, *map(id, fetched)), rank)
+        names = [getattr(one, "name", "") for one in fetched]
+        self._count((_SESSION, *names), rank)
 
     def note_gradient(self, _: Any, args: Arguments, __: Any) -> None:
         """Note eager gradients, which end a step of a program without an optimizer."""

@@ -255,7 +255,7 @@ def _freed_by_half(
     is_batch = is_batch.mask(is_scratch, on_card and left < blocks)
     is_batch &= ~rows["role"].isin(TRIAL_ROLES)  # other algorithms may be tried
 
-    is_triple = shapes.eq("[" + length + "," + length + "," + length + "]")
+    is_triple = shapes.str.match(r"\[(\d+),\1,\1\]")
     ratio = np.select([is_pair & is_triple, is_pair], [0.875, 0.75], 0.5)
     freed = rows["requested_bytes"] * ratio * (batch > 1)
 
