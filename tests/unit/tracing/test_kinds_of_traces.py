@@ -176,7 +176,7 @@ def test_a_logdir_with_runs_names_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("host.trace.json.gz", gzip.compress(b"{}")),
+        ("host.trace.json.gz", gzip.compress(b"{}", mtime=0)),
         ("host.kernel_stats.pb", b"\xff"),
     ],
 )
