@@ -243,12 +243,12 @@ def list_concrete_functions(function: Any) -> list[Any]:
 
 
 def get_device_parts(variable: Any) -> tuple[Any, ...]:
-    """Return the copies of a distributed variable, one a device; empty for other variables."""
+    """Return the copies of a distributed variable, one a device; another variable itself."""
     if not isinstance(variable, tf.distribute.DistributedValues):
-        return ()
+        return (variable,)
 
     parts = getattr(variable, "values", ())
-    return tuple(part for part in parts if isinstance(part, tf.Variable))
+    return tuple(part for part in parts if isinstance(part, tf.Variable)) or (variable,)
 
 
 def set_keras_value(variable: Any, value: Any) -> None:

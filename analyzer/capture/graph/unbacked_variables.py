@@ -113,7 +113,7 @@ def _initialize(old: Any, variable: Any, initializer: Any) -> None:
 
         if is_unbacked:
             value = get_keras_value(variable)
-            for part in get_device_parts(value) or (value,):
+            for part in get_device_parts(value):
                 _drop_value(part)
 
             setattr(variable, _UNBACKED, True)

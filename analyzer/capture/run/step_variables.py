@@ -133,10 +133,10 @@ class StepVariables:
         # a program may use any, outside its steps too
         if self.program.function is None:
             variables = find_live_objects(tf.Variable)
-            for one in variables:
-                # a variable of a strategy has a handle on each device
-                if get_device_parts(one) or hasattr(one, "handle"):
-                    captured.append(one)
+            # a variable of a strategy has a handle on each device
+            captured += [
+                one for one in variables if hasattr(get_device_parts(one)[0], "handle")
+            ]
 
         unknown = []
         for one in captured:
@@ -188,7 +188,7 @@ class StepVariables:
         rows = []
         for variable, owner in zip(self.raw, self._owners, strict=True):
             category, role, path = owner
-            first, *_ = get_device_parts(variable) or (variable,)
+            first = get_device_parts(variable)[0]
             is_trained = id(variable) in trained or (not trained and variable.trainable)
             if role == STATE_ROLE and is_trained:
                 category, role = Category.PARAMETER, ""
@@ -221,7 +221,7 @@ class StepVariables:
                 continue
 
             name = str(getattr(variable, "path", "") or raw.name.removesuffix(":0"))
-            first, *copies = get_device_parts(raw) or (raw,)
+            first, *copies = get_device_parts(raw)
             self._known.add(id(first))
 
             for number, part in enumerate([raw, *copies]):
@@ -295,7 +295,7 @@ def _find_sparse_variables(function: Any) -> set[int]:
     by_handle = {
         id(part.handle): id(part)
         for variable in function.variables
-        for part in get_device_parts(variable) or (variable,)
+        for part in get_device_parts(variable)
     }
     sparse = set()
 

@@ -250,9 +250,8 @@ def _freed_by_half(
 
     # The bytes of a workspace are a vector. On cards it has tiles of padded examples.
     is_scratch = rows["category"].eq(Category.WORKSPACE) & ~shapes.str.contains(",")
-    blocks, left = (-(-size // _EXAMPLES) for size in (batch, batch // 2))
     on_card = analysis.recording.device.kind == "gpu"
-    is_batch = is_batch.mask(is_scratch, on_card and left < blocks)
+    is_batch = is_batch.mask(is_scratch, on_card and batch > _EXAMPLES)
     is_batch &= ~rows["role"].isin(TRIAL_ROLES)  # other algorithms may be tried
 
     is_triple = shapes.str.match(r"\[(\d+),\1,\1\]")

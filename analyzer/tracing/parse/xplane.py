@@ -32,7 +32,7 @@ from analyzer.model.recording.records import (
     conform,
     describe_damage,
 )
-from analyzer.model.recording.timeline import HOST_ALLOCATORS
+from analyzer.model.recording.timeline import HOST_ALLOCATORS, find_last_runs
 from analyzer.tracing.parse.event_columns import (
     CALL,
     CAPTURED,
@@ -374,23 +374,19 @@ def _name_requests(
     XLA compiles such an op alone, and requests its results without its name
     (``xla_compile_on_demand_op.cc``).
     """
-    on_card = ~events["allocator"].isin(HOST_ALLOCATORS)
+    alone = [op for op, kind in op_types.items() if kind.startswith("Xla")]
+    if not alone and _COMPILATION not in op_types:
+        return events
 
-    for op, kind in op_types.items():
-        if op == _COMPILATION:
-            name, is_wanted = AUTOTUNING, on_card
-        elif kind.startswith("Xla"):
-            name, is_wanted = op, events["op"] == ""
-        else:
-            continue
+    last = find_last_runs(events, runs[runs["op"].isin(alone)])
+    is_alone = (events["op"] == "") & (last["end_ps"] >= last["time_ps"])
+    is_trial = find_inside(events, runs[runs["op"] == _COMPILATION])
+    is_trial &= ~events["allocator"].isin(HOST_ALLOCATORS)
 
-        is_wanted &= find_inside(events, runs[runs["op"] == op])
-        names = (
-            events["op"].astype(object).mask(is_wanted & (events["kind"] == 1), name)
-        )
-        events = events.assign(op=names.astype("category"))
+    names = last["op_x"].astype(object).mask(is_alone, last["op_y"].astype(object))
+    names = names.mask(is_trial, AUTOTUNING).where(events["kind"] == 1, last["op_x"])
 
-    return events
+    return events.assign(op=names.astype("category"))
 
 
 def find_inside(events: pd.DataFrame, runs: pd.DataFrame) -> npt.NDArray[np.bool_]:
