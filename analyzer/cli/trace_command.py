@@ -342,7 +342,7 @@ def _trace_script(
     outputs: Outputs,
     **settings: Any,
 ) -> NoReturn:
-    """Run the script, report, and exit with the script's status."""
+    """Run the script, report, and exit with the script's status, or with 2 if nothing was traced."""
     from analyzer.session.target_results import trace_script
 
     check_honoured(spec.text, TargetForm.SCRIPT, list_given_options(request.options))
@@ -365,7 +365,7 @@ def _trace_script(
             elif not (end.fault or has_usage):
                 _print_lines(_explain_missing_trace(spec, request, end))
 
-            raise ScriptStatus(end.status)
+            raise ScriptStatus(end.status or ExitCode.BAD_INPUT)
 
         with suppress(*([LimitError] if end.status else [])):
             place.conclude(result, spec, folder, outputs)
