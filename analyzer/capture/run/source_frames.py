@@ -41,7 +41,9 @@ def describe_user_error(error: BaseException) -> str:
     text = _ANSI.sub("", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
 
-    if lines and lines[0] == "in user code:":
+    if lines[:1] == ["Graph execution error:"]:
+        lines = [clean_message(text)]
+    elif lines[:1] == ["in user code:"]:
         return _describe_traced_error(lines)
 
     # Keras names the layer in the first line and the reason in a later one.

@@ -29,6 +29,9 @@ _HOST_VALUE = "_analyzer_host_value"
 # Attribute of a tensor of the host that was computed from values which the card lacks.
 _IS_UNKNOWN = "_analyzer_unknown"
 
+# Methods of a model that train or test it.
+_RUNS = ("fit", "evaluate", "predict", "train_on_batch")
+
 # Size of the largest variable whose initial value stays on the host.
 _MOST_ELEMENTS = 1 << 24
 
@@ -174,6 +177,13 @@ def run_setup_on_host() -> Iterator[None]:
             call = partial(_call_on_card, own_scope)
             stack.enter_context(wrap_calls(model_class, "__call__", call))
 
+            # A setup may also train or test its model, as a script without ``__main__`` does.
+            for name in _RUNS:
+                stack.enter_context(wrap_calls(model_class, name, _call_anywhere))
+
+        compiled = private.Function, "__call__", _call_compiled
+        stack.enter_context(wrap_calls(*compiled))
+
         convert = private.constant_op, "convert_to_eager_tensor", _mark_constant
         stack.enter_context(wrap_calls(*convert))
         yield
@@ -186,6 +196,20 @@ def _call_on_card(own_scope: Any, old: Any, model: Any, *args: Any, **kw: Any) -
 
     with nullcontext() if device is None else tf.device(device):
         return old(model, *args, **kw)
+
+
+def _call_anywhere(old: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make a call without the scope of the host, so that TensorFlow places its ops."""
+    with tf.device(None):
+        return old(*args, **kwargs)
+
+
+def _call_compiled(old: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a function; one of XLA must run where its variables are."""
+    if private.is_jit_compiled(function):
+        return _call_anywhere(old, function, *args, **kwargs)
+
+    return old(function, *args, **kwargs)
 
 
 def _mark_constant(old: Any, *args: Any, **kwargs: Any) -> Any:
