@@ -83,10 +83,6 @@ class Outputs(PageOutputs):
         OutputPath,
         options.option("Write ops and tensors as node-link JSON, for networkx."),
     ] = None
-    perfetto: Annotated[
-        OutputPath,
-        options.option("Write counters and lifetimes for Perfetto."),
-    ] = None
     torch_snapshot: Annotated[
         OutputPath,
         options.option(
@@ -133,7 +129,6 @@ class Outputs(PageOutputs):
             (self.csv, result.to_csv),
             (self.markdown, partial(result.to_markdown, max_peak_bytes=limit)),
             (self.graph, result.to_graph),
-            (self.perfetto, result.to_perfetto),
             (self.torch_snapshot, result.to_torch_snapshot),
         )
 

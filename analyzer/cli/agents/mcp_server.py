@@ -42,7 +42,6 @@ _LEFT_OUT = frozenset(
         "csv",
         "markdown",
         "graph",
-        "perfetto",
         "torch_snapshot",
         "max_peak",
         "scheduler",
