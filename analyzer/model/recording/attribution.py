@@ -366,7 +366,7 @@ def match_output(
 
 def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
     """Return the role of each tensor that is a buffer of an all-reduce."""
-    roles: dict[str, str] = {}
+    roles = {}
 
     for op in structure.ops.values():
         if op.type not in COLLECTIVES:

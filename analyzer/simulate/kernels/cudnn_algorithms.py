@@ -669,7 +669,7 @@ def find_offers(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Offer, .
     if on.uses_tensor_cores:
         algorithms |= TENSOR_CORE_ALGORITHMS
 
-    found: list[Offer] = []
+    found = []
 
     for name, algorithm in algorithms.items():
         offer = algorithm(on)

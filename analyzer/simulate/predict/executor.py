@@ -283,7 +283,7 @@ class Executor:
     def _clean_up(self, frame: Frame, number: int) -> None:
         """End finished iterations from ``number`` on, and the loop with its last one."""
         while (finished := frame.iterations.get(number)) is not None:
-            is_open: bool | int = frame.pending_inputs
+            is_open = frame.pending_inputs
             if number:
                 is_open = number - 1 in frame.iterations
 

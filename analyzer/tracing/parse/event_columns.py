@@ -424,7 +424,7 @@ class MemoryColumns:
 
         for number, name in enumerate(COLUMNS[1:], 1):
             here = np.flatnonzero(column_of == number)
-            values: npt.NDArray[Any] = stats["integer"][here]
+            values = stats["integer"][here]
 
             if name in TEXT_STATS.values():
                 values = texts[here]
@@ -459,7 +459,7 @@ class MemoryColumns:
         order = np.argsort(time_ps, kind="stable")
         texts = ["" if text == _NULL else text for text in self.texts.texts]
 
-        columns: dict[str, Any] = {
+        columns = {
             "time_ps": time_ps[order],
             "thread": line[order] + np.int64(1),
         }

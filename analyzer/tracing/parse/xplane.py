@@ -222,8 +222,8 @@ class _Reading:
     def trace(self) -> RawTrace:
         """Read the events of all lines."""
         times_ns: list[int] = []
-        filled: list[int] = []
-        op_types: dict[str, str] = {}
+        filled = []
+        op_types = {}
 
         cards: list[dict[str, Statistic]] = []
         ran_xla = False
