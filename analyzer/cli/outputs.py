@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 from msgspec import structs
 
@@ -24,7 +24,7 @@ from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
 
 Writer = Callable[[Path], object]
-OutputPath: TypeAlias = Path | None  # ``-`` is standard output; None for no output
+OutputPath = Path | None  # ``-`` is standard output; None for no output
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ A buffer without an op is unattributed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -441,7 +440,7 @@ def label_eager(
         left &= ~rows
 
 
-_Rule: TypeAlias = tuple[Mask, Category | None, str]
+_Rule = tuple[Mask, Category | None, str]
 
 
 def _list_rules_without_op(

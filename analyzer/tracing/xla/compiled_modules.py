@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -298,10 +298,10 @@ _NAMELESS = ("", ARGUMENTS, "XLA_Retvals")
 
 
 # A buffer to divide: its row, its region, and the columns of each holder.
-_Division: TypeAlias = tuple[int, PlanRegion, Sequence[Mapping[str, str]]]
+_Division = tuple[int, PlanRegion, Sequence[Mapping[str, str]]]
 
 # Allocations, events and steps, with moments and parts.
-Divided: TypeAlias = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
+Divided = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
 
 
 def find_plans(
