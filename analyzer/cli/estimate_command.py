@@ -152,7 +152,7 @@ def _add_remedies(
     from analyzer.fitting.remedies import add_remedies, save_remedies
     from analyzer.report.actions import describe_figures
 
-    known: list[StepRemedy] = []
+    known = []
 
     def keep(remedy: StepRemedy) -> None:
         known.append(remedy)

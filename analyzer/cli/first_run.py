@@ -48,7 +48,7 @@ def describe_folder(folder: Path) -> list[str]:
     for kind, name in _search(folder):
         finds.setdefault(kind, []).append(name)
 
-    lines: list[str] = []
+    lines = []
     for kind, names in finds.items():
         lines.append(kind)
         for name in names[:_MOST_SHOWN]:

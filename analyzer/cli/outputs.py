@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 from msgspec import structs
 
@@ -24,7 +24,7 @@ from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
 
 Writer = Callable[[Path], object]
-OutputPath: TypeAlias = Path | None  # ``-`` is standard output; None for no output
+OutputPath = Path | None  # ``-`` is standard output; None for no output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +83,6 @@ class Outputs(PageOutputs):
         OutputPath,
         options.option("Write ops and tensors as node-link JSON, for networkx."),
     ] = None
-    perfetto: Annotated[
-        OutputPath,
-        options.option("Write counters and lifetimes for Perfetto."),
-    ] = None
     torch_snapshot: Annotated[
         OutputPath,
         options.option(
@@ -133,7 +129,6 @@ class Outputs(PageOutputs):
             (self.csv, result.to_csv),
             (self.markdown, partial(result.to_markdown, max_peak_bytes=limit)),
             (self.graph, result.to_graph),
-            (self.perfetto, result.to_perfetto),
             (self.torch_snapshot, result.to_torch_snapshot),
         )
 

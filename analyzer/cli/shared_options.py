@@ -205,7 +205,7 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, type[Any]] = {}
-    parameters: list[inspect.Parameter] = []
+    parameters = []
 
     for name, parameter in inspect.signature(command).parameters.items():
         kind = hints[name]

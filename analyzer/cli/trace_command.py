@@ -122,12 +122,6 @@ class TraceOptions:
         options.option("Allocator to report; default the device's own."),
     ] = ""
     scheduler: options.Scheduler = ""
-    redact: Annotated[
-        bool,
-        options.option(
-            "With a trace: leave out names and paths, to share the result.", "--redact"
-        ),
-    ] = False
 
 
 def trace(
@@ -262,7 +256,6 @@ def _check_options(
             run=capture.run,
             allocator=capture.allocator,
             scheduler=capture.scheduler,
-            redact=capture.redact,
         )
     else:
         check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
@@ -307,11 +300,6 @@ def _trace_step(
                     save=not place.no_save,
                     what_if=what_if,
                 )
-
-        if capture.redact:
-            from analyzer.report.redaction import redact_result
-
-            result = redact_result(result)
 
         place.conclude(result, spec, folder, outputs)
 

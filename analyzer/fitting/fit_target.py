@@ -313,7 +313,7 @@ def _fit_kind(
     cards: list[Gpu],
 ) -> tuple[FitAnswer, Rows]:
     """Return the answer for the largest card of one kind, and the rows of all of them."""
-    rows: Rows = []
+    rows = []
     largest_card = cards[-1]
 
     limits = [memory_limit(gpu) for gpu in cards]

@@ -66,7 +66,7 @@ def _bytes_inside(units: Sequence[ChainUnit], block: Block) -> int:
 
 def _cut(units: Sequence[ChainUnit], bound: int) -> list[Block]:
     """Return the longest blocks, from the first unit on, that hold at most ``bound`` bytes."""
-    blocks: list[Block] = []
+    blocks = []
     start = 0
 
     for stop in range(1, len(units) + 1):
@@ -128,7 +128,7 @@ def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, s
     Grappler merges equal constants and ops on them (``DedupComputations``), so that layers without any
     connection share them.
     """
-    constant: set[str] = set()
+    constant = set()
     queue = [name for name, op in graph.ops.items() if op.type in CONSTANTS]
 
     while queue:

@@ -92,7 +92,7 @@ def try_remedies(
     gpu = look_up_gpu(before.note.device.name)
     plans = choose_plans(list(plan_remedies(options, before.note)), names, gpu)
     plans.sort(key=lambda plan: -_guess_saving(plan, before))
-    remedies: list[StepRemedy] = []
+    remedies = []
     begin = time.monotonic()
 
     accesses = (trial.access, *trial.others)
@@ -186,7 +186,7 @@ def prove_findings(
     """
     before = estimate_folder(captured)
     plans = {plan.id: plan for plan in plan_remedies(trial.options, before.note)}
-    remedies: list[StepRemedy] = []
+    remedies = []
 
     for finding in findings:
         report_stage(f"running the change for {finding.id}")

@@ -184,7 +184,7 @@ def append_reproduction(
     ``batch_size`` is the one that the user gave; without it, the step had its own.
     """
     answer = "The step runs on the simulated card with the limit of the log."
-    lines: list[str] = []
+    lines = []
 
     if found.fails:
         size = format_bytes(found.requested_bytes or 0)

@@ -16,9 +16,9 @@ from operator import attrgetter
 from typing import Literal
 
 from analyzer.fitting.fit_answer import SizePoint, Varied, apply_size
-from analyzer.fitting.step_access import StepAccess, StepEstimate, estimate_step
+from analyzer.fitting.step_access import StepAccess, estimate_step
 from analyzer.model.contract.child_messages import CaptureOptions, SizeRun
-from analyzer.model.contract.run_note import RunFile, StepConfig, read_run_file
+from analyzer.model.contract.run_note import StepConfig, read_run_file
 from analyzer.model.errors import (
     AnalyzerError,
     ExitCode,
@@ -305,7 +305,7 @@ def _run(
     """Run the sizes of a search, each process as many as it can."""
     options = replace(options, steps=RUN_STEPS, is_open=not varied)
     runs = _SizeRuns(search)
-    run_file: RunFile | None = None
+    run_file = None
 
     for number in count():
         size = runs.next_size()
@@ -418,7 +418,7 @@ def _estimate(
     search: SizeSearch,
 ) -> StepFacts:
     """Estimate the sizes of a search."""
-    last: StepEstimate | None = None
+    last = None
     while (size := search.next_size()) is not None:
         report_stage(f"estimating size {size}")
         chosen = apply_size(varied, options, size)

@@ -82,7 +82,7 @@ def _find_calls(tree: ast.AST, *names: str) -> list[ast.Call]:
 
 def _find_batch(tree: ast.Module, before: int) -> ast.expr:
     """Return the only number that sets the batch size, which must be that of the estimate."""
-    assigned: dict[str, ast.expr] = {}
+    assigned = {}
     for statement in tree.body:
         if isinstance(statement, ast.Assign):
             assigned[ast.unparse(statement.targets[0])] = statement.value
@@ -144,7 +144,7 @@ def _get_only(places: list[Any], what: str) -> Any:
 
 def _add_axes(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
     """Yield each operand of a sum, difference or call with a further last axis."""
-    operands: list[ast.expr] = []
+    operands = []
 
     if isinstance(node, ast.BinOp):
         operands = [node.left, node.right]

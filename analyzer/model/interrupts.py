@@ -67,7 +67,7 @@ def raise_on_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
 @contextmanager
 def delay_signals() -> Iterator[None]:
     """Delay signals that end the process until the block is done; then raise the first one."""
-    waiting: list[int] = []
+    waiting = []
 
     try:
         with _handlers(lambda number, frame: waiting.append(number)):

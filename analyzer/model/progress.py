@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
 
 # Takes the stage of the work, and the share of this stage that is done, 0 to 1; None if unknown.
-Listener: TypeAlias = Callable[[str, float | None], None]
+Listener = Callable[[str, float | None], None]
 
 _listeners: list[Listener] = [lambda stage, share: None]
 

@@ -142,7 +142,7 @@ def build_sections(
     failures: Sequence[LoggedFailure] = (),
 ) -> Document:
     """Return the document as sections; ``failures`` adds a drawing of each one's pool."""
-    sections: list[Section] = []
+    sections = []
     count = len(document.failures)
 
     for place, failure in enumerate(document.failures[:_MOST_FAILURES]):

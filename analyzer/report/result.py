@@ -129,15 +129,9 @@ class Result(ReportOutput):
 
         write_text(Path(path), to_node_link(self.graph))
 
-    def to_perfetto(self, path: StrPath) -> None:
-        """Write counters and lifetimes as Chrome trace events, for Perfetto."""
-        from analyzer.report.exports import chrome_trace
-
-        write_text(Path(path), chrome_trace(self.recording))
-
     def to_torch_snapshot(self, path: StrPath) -> None:
         """Write a memory snapshot of PyTorch, for pytorch.org/memory_viz and Mosaic."""
-        from analyzer.report.exports import torch_snapshot
+        from analyzer.report.torch_snapshot import torch_snapshot
 
         with output_file(Path(path)) as temporary:
             temporary.write_bytes(torch_snapshot(self.recording))

@@ -263,7 +263,7 @@ def read_hosts(
         workers = count_cores()
 
     requests = [(os.path.abspath(file), allocator) for file in files]
-    rows: list[HostRow] = []
+    rows = []
 
     for place, found in run_all(read_host, requests, scheduler, workers):
         rows += [_make_row(files[place], failed=_DIED)] if found is None else found

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from analyzer.capture.process.run_folders import make_default_path
 from analyzer.capture.targets.target_spec import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from analyzer.capture.watch.watch_block import WatchBlock
 
-OptionalPath: TypeAlias = StrPath | None
+OptionalPath = StrPath | None
 
 
 def make_options(step: StepOptions) -> CaptureOptions:

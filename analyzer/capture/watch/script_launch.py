@@ -143,7 +143,6 @@ def _run_in_terminal(
         KeyboardInterrupt: Ctrl-C came a second time while the script's observations were written.
     """
     interrupted_s = -math.inf
-    killed_s = math.inf  # when a child dies that an op keeps from its handler
     is_second = False
     mark = secrets.token_hex(8)
 
@@ -164,28 +163,7 @@ def _run_in_terminal(
         if view and child.stdout:
             stack.enter_context(view(folder, child.stdout))
 
-        while child.poll() is None:
-            if not hasattr(signal, "sigtimedwait"):  # macOS
-                child.wait()
-                break
-
-            received = signal.sigtimedwait(watched, 0.5)
-            now_s = time.monotonic()
-            if now_s > killed_s and not (folder / REPORT_FILE).exists():
-                child.kill()
-            if received is None or received.si_signo == signal.SIGCHLD:
-                continue
-
-            if received.si_signo == signal.SIGTERM:
-                killed_s = now_s + _PATIENCE_S
-            if received.si_signo == signal.SIGINT and now_s - interrupted_s >= REPEAT_S:
-                is_second = (
-                    math.isfinite(interrupted_s) and (folder / REPORT_FILE).exists()
-                )
-                interrupted_s = now_s
-
-            if received.si_code != _FROM_KERNEL or is_second:
-                child.send_signal(signal.SIGKILL if is_second else received.si_signo)
+        interrupted_s, is_second = _pass_signals(child, watched, folder / REPORT_FILE)
     finally:
         stack.close()
         # a repetition of the last Ctrl-C is not meant for this process either
@@ -201,6 +179,49 @@ def _run_in_terminal(
     status = child.returncode
 
     return status if status >= 0 else EXIT_BASE - status
+
+
+def _pass_signals(
+    child: subprocess.Popen[bytes],
+    watched: set[signal.Signals],
+    report: Path,
+) -> tuple[float, bool]:
+    """Pass the watched signals on to a child until it ends; return how Ctrl-C came.
+
+    Args:
+        child: The process.
+        watched: The signals.
+        report: The file that exists once the script's observations are being written.
+
+    Returns:
+        The time of the last Ctrl-C that is no repetition, and whether it ended the writing.
+    """
+    interrupted_s = -math.inf
+    killed_s = math.inf  # when a child dies that an op keeps from its handler
+    is_second = False
+
+    while child.poll() is None:
+        if not hasattr(signal, "sigtimedwait"):  # macOS
+            child.wait()
+            break
+
+        received = signal.sigtimedwait(watched, 0.5)
+        now_s = time.monotonic()
+        if now_s > killed_s and not report.exists():
+            child.kill()
+        if received is None or received.si_signo == signal.SIGCHLD:
+            continue
+
+        if received.si_signo == signal.SIGTERM:
+            killed_s = now_s + _PATIENCE_S
+        if received.si_signo == signal.SIGINT and now_s - interrupted_s >= REPEAT_S:
+            is_second = math.isfinite(interrupted_s) and report.exists()
+            interrupted_s = now_s
+
+        if received.si_code != _FROM_KERNEL or is_second:
+            child.send_signal(signal.SIGKILL if is_second else received.si_signo)
+
+    return interrupted_s, is_second
 
 
 def _restore_signals(watched: set[signal.Signals], before: set[Any]) -> None:

@@ -42,7 +42,6 @@ _LEFT_OUT = frozenset(
         "csv",
         "markdown",
         "graph",
-        "perfetto",
         "torch_snapshot",
         "max_peak",
         "scheduler",
@@ -149,7 +148,7 @@ class ToolCommand:
 
         for key, parameter in self._parameters.items():
             kind = _JSON_TYPES.get(_type(parameter), "string")
-            about: dict[str, Any] = {"type": kind, "description": _info(parameter).help}
+            about = {"type": kind, "description": _info(parameter).help}
 
             if kind == "array":
                 about["items"] = {"type": "string"}
@@ -244,7 +243,7 @@ async def _run_child(command: list[str], report: Report) -> tuple[int, list[str]
         start_new_session=True,
     )
 
-    messages: deque[str] = deque([""], _MESSAGES)
+    messages = deque([""], _MESSAGES)
     assert process.stdout is not None
 
     with anyio.CancelScope() as scope:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias, TypedDict, TypeVar
+from typing import Literal, TypedDict, TypeVar
 
 from msgspec import Struct, convert, to_builtins
 
@@ -21,11 +21,11 @@ from analyzer.model.contract.reading import read_table
 from analyzer.model.errors import AnalyzerError, FailureKind
 
 # Axes of inputs without the batch, by name; ``""`` is the only input.
-Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+Shapes = Mapping[str, tuple[int, ...]]
 
 # ``run``: run the step and trace it. ``static``: take its graph and run nothing. ``sizes``: run it at
 # several sizes and answer for each whether it ran.
-CaptureKind: TypeAlias = Literal["run", "static", "sizes"]
+CaptureKind = Literal["run", "static", "sizes"]
 
 SIZES_PIPE = ".sizes"  # in the run folder: sizes to run, one a line
 DEFAULT_STEPS = 3  # traced steps of a model
@@ -236,7 +236,7 @@ class CopyEnd(Struct, frozen=True, tag_field="message", tag="copy ended"):
     code: int  # exit status, or minus the number of a signal
 
 
-Message: TypeAlias = StageBegun | SizeRun | CaptureDone | ChildFailed | CopyEnd
+Message = StageBegun | SizeRun | CaptureDone | ChildFailed | CopyEnd
 
 
 def encode_message(message: Message) -> bytes:

@@ -3,12 +3,12 @@
 import math
 import os
 from enum import Enum
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 # a path that a caller gives
-StrPath: TypeAlias = str | os.PathLike[str]
+StrPath = str | os.PathLike[str]
 
 MOST_BYTES = 1 << 50  # limit of the size of one buffer: 1 PiB
 # limit of a number of repetitions: steps, constants, compilations

@@ -172,7 +172,7 @@ _CARRIES = op_types("NextIteration RefNextIteration") | _LOOPS
 
 def find_cache(structure: GraphIndex) -> frozenset[str]:
     """Return the tensors of the cache; empty if no loop carries a tensor that an op updates in part."""
-    found: set[str] = set()
+    found = set()
 
     for op in structure.ops.values():
         seed = f"{op.name}:0"

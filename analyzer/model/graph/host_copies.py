@@ -116,8 +116,8 @@ def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
 
     inputs = {op.name: [*map(find_spec, op.inputs)] for op in by_name.values()}
 
-    result: list[Op] = []
-    copies: dict[str, str] = {}
+    result = []
+    copies = {}
 
     for op in by_name.values():
         feeds = list(op.inputs)

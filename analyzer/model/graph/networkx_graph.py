@@ -18,7 +18,7 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
     """Return the networkx graph; edges have ``control`` and ``index``, or ``evidence`` in a trace's."""
     import networkx as nx
 
-    graph: nx.MultiDiGraph = nx.MultiDiGraph()
+    graph = nx.MultiDiGraph()
 
     for op in structure.ops.values():
         node = ("op", op.name)

@@ -10,7 +10,6 @@ A buffer without an op is unattributed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -366,7 +365,7 @@ def match_output(
 
 def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
     """Return the role of each tensor that is a buffer of an all-reduce."""
-    roles: dict[str, str] = {}
+    roles = {}
 
     for op in structure.ops.values():
         if op.type not in COLLECTIVES:
@@ -441,7 +440,7 @@ def label_eager(
         left &= ~rows
 
 
-_Rule: TypeAlias = tuple[Mask, Category | None, str]
+_Rule = tuple[Mask, Category | None, str]
 
 
 def _list_rules_without_op(

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
 from analyzer.model.graph.graph_index import GraphIndex
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
+Mask = npt.NDArray[np.bool_]
 
 BATCH_ROLE = "batch of a data set"
 ELEMENT_ROLE = "held by the data set"  # made by a function of its pipeline
@@ -36,7 +35,7 @@ _TEXTS = ("op_type", "layer", "source", "tensor", "variable", "category", "role"
 
 # A buffer that holds a variable: its row, the variable's number, and the instant from which it holds
 # the variable (None for its birth).
-Holding: TypeAlias = tuple[int, int, int | None]
+Holding = tuple[int, int, int | None]
 
 
 class Labels:

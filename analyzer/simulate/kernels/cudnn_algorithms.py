@@ -12,7 +12,7 @@ benchmarks/card). docs/accuracy.md states how well they agree.
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
@@ -48,7 +48,7 @@ def next_power_of_two(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
-Axes: TypeAlias = tuple[int, ...]  # sizes of the axes of a tensor
+Axes = tuple[int, ...]  # sizes of the axes of a tensor
 
 
 class Convolution(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +183,7 @@ class Offer(NamedTuple):
 
 
 # None of an algorithm that cannot compute a convolution.
-MaybeOffer: TypeAlias = Offer | None
+MaybeOffer = Offer | None
 
 # Algorithms with at most this factor of the shortest modelled time may be the fastest on a card.
 LIKELY = 2.0
@@ -669,7 +669,7 @@ def find_offers(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Offer, .
     if on.uses_tensor_cores:
         algorithms |= TENSOR_CORE_ALGORITHMS
 
-    found: list[Offer] = []
+    found = []
 
     for name, algorithm in algorithms.items():
         offer = algorithm(on)

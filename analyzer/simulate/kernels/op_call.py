@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any
 
 from analyzer.model.contract.run_note import Op, TensorSpec, VariableNote
 
@@ -118,7 +118,7 @@ class Call:
 
 # A function from a call to the memory plan of its kernel. Of a rule that raises, the op counts as one
 # without a rule, because graphs are untrusted; so test the rule itself (``tests/unit/kernels``).
-Rule: TypeAlias = Callable[[Call], MemoryPlan]
+Rule = Callable[[Call], MemoryPlan]
 
 
 def assign_rules(

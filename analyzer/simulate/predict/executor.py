@@ -22,7 +22,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from analyzer.model.contract.run_note import CONSTANTS, op_types
 from analyzer.model.graph.graph_index import reach
@@ -72,10 +72,10 @@ class Frame:
 
 
 # A ready node and its iteration.
-Task: TypeAlias = tuple[int, Iteration]
+Task = tuple[int, Iteration]
 
 # The buffers of a node's outputs, without those in a branch that is not taken.
-Outputs: TypeAlias = dict[int, Tensor]
+Outputs = dict[int, Tensor]
 
 _Item = TypeVar("_Item")
 
@@ -283,7 +283,7 @@ class Executor:
     def _clean_up(self, frame: Frame, number: int) -> None:
         """End finished iterations from ``number`` on, and the loop with its last one."""
         while (finished := frame.iterations.get(number)) is not None:
-            is_open: bool | int = frame.pending_inputs
+            is_open = frame.pending_inputs
             if number:
                 is_open = number - 1 in frame.iterations
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from analyzer.model.contract.fields import Category
 from analyzer.model.contract.run_note import RESULT_TYPES
@@ -55,8 +55,8 @@ class Buffer:
 
 
 # The buffer of a tensor; None for a missing input, or a result in other memory.
-Tensor: TypeAlias = Buffer | None
-Tensors: TypeAlias = list[Tensor]
+Tensor = Buffer | None
+Tensors = list[Tensor]
 
 
 _Tensor = TypeVar("_Tensor", bound=Tensor)

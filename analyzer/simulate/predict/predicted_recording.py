@@ -193,7 +193,7 @@ def find_holdings(prediction: Prediction) -> list[Holding]:
     """Return which row holds which variable, in the order in which they became its value."""
     rows = [row for row in enumerate(prediction.middle.buffers) if row[1].variable >= 0]
     rows.sort(key=lambda row: row[1].value_since)
-    holdings: list[Holding] = []
+    holdings = []
     last: dict[int, Buffer] = {}
 
     for row, buffer in rows:
@@ -423,7 +423,7 @@ def find_unsized(prediction: Prediction) -> list[str]:
     """Return the tensors of ops that ran whose size neither graph nor kernel rule defines."""
     plans = prediction.prepared.plans
     ops = prediction.prepared.ops
-    unsized: list[str] = []
+    unsized = []
 
     for node in dict.fromkeys(prediction.middle.nodes):
         op = ops[node]

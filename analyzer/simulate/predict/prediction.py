@@ -88,7 +88,7 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
     random = Random(seed)
     edges = EdgeOrder(prepared, random)
     decisions = ControlFlow(prepared)
-    steps: list[Step] = []
+    steps = []
 
     for number in range(prepared.steps):
         first = ledger.instants
@@ -210,7 +210,7 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
 
         return schedule
 
-    sentences: dict[str, str] = {}
+    sentences = {}
 
     for name, trips in top.decisions.trips.items():
         if name not in by_user and trips > 1:
@@ -230,7 +230,7 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
 
     for node, count in list(top.decisions.branches.items())[:MOST_BRANCHES]:
         name = ops[node].name
-        outcomes: set[int] = set()
+        outcomes = set()
         if name not in by_user:
             outcomes = {*range(count)} - {1}  # 1 was played
 
@@ -334,7 +334,7 @@ def predict(
 ) -> Prediction:
     """Play schedules of a step on a device, and replay them in its allocator."""
     prepared, decisions, peaks_bytes = decide(Prepared(note, device))
-    schedules: list[Schedule] = []
+    schedules = []
     count = min(max(OPS // len(note.ops), FEWEST_SCHEDULES), MOST_SCHEDULES)
 
     if device.is_cheap:

@@ -132,7 +132,7 @@ class Prepared:
 
     def _find_memory_outside(self) -> None:
         """Find the handles of variables, and the outputs that live outside the step."""
-        arguments: dict[int, int] = {}
+        arguments = {}
 
         for node, op in enumerate(self.ops):
             feeds = self.inputs[node]

@@ -114,7 +114,7 @@ def open_measured(
         raise TraceError(f"The run has no host {host!r}.", hint=f"It has {names}.")
 
     trace = chosen[0]
-    warnings: list[str] = []
+    warnings = []
 
     if len(chosen) > 1:
         warnings.append(f"The run has several hosts ({names}); this is {trace.name}.")

@@ -499,8 +499,8 @@ def find_holdings(
     found: dict[int, tuple[int, Holding]] = {}  # by buffer, with its last snapshot
 
     for number in range(len(note.variables)):
-        previous: int | None = None
-        since: int | None = None
+        previous = None
+        since = None
 
         snapshots = zip(moments, note.snapshots, strict=False)
 

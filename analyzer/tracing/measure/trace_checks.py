@@ -76,7 +76,7 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
 
     numbers = ("address", "requested_bytes", "allocated_bytes")
 
-    columns: dict[str, Any] = {
+    columns = {
         "allocator": events["allocator"].iloc[origin].reset_index(drop=True),
         **{name: events[name].to_numpy()[origin] for name in numbers},
         "born": born,

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -84,10 +84,10 @@ class PlanRegion:
 
 
 # The memory plan of one module.
-BufferPlan: TypeAlias = tuple[PlanRegion, ...]
+BufferPlan = tuple[PlanRegion, ...]
 
 # Plans by the name of the module or of the calling op.
-Plans: TypeAlias = Mapping[str, BufferPlan]
+Plans = Mapping[str, BufferPlan]
 
 
 def read_plan(content: bytes) -> BufferPlan:

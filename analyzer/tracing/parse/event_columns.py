@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,8 @@ from analyzer.model.contract.reading import read_table
 from analyzer.model.recording.records import EVENTS, TextNumbers, text_category
 from analyzer.tracing.parse.protobuf import TEXTS, decode_text
 
-Positions: TypeAlias = npt.NDArray[np.int64]
-Columns: TypeAlias = tuple[Positions, Positions, Positions, Positions]
+Positions = npt.NDArray[np.int64]
+Columns = tuple[Positions, Positions, Positions, Positions]
 
 # Wire types of protobuf; 3 and 4 are obsolete.
 _VARINT = 0
@@ -424,7 +424,7 @@ class MemoryColumns:
 
         for number, name in enumerate(COLUMNS[1:], 1):
             here = np.flatnonzero(column_of == number)
-            values: npt.NDArray[Any] = stats["integer"][here]
+            values = stats["integer"][here]
 
             if name in TEXT_STATS.values():
                 values = texts[here]
@@ -459,7 +459,7 @@ class MemoryColumns:
         order = np.argsort(time_ps, kind="stable")
         texts = ["" if text == _NULL else text for text in self.texts.texts]
 
-        columns: dict[str, Any] = {
+        columns = {
             "time_ps": time_ps[order],
             "thread": line[order] + np.int64(1),
         }

@@ -11,7 +11,7 @@ allocator, without steps, kernels and runs of ops.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -73,7 +73,7 @@ _COMPILATION = "HLO Transforms"
 _MOST_STEPS = 200_000
 
 
-Statistic: TypeAlias = int | float | str  # of a plane or an event
+Statistic = int | float | str  # of a plane or an event
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Span:
     stats: dict[str, Statistic]
 
 
-Spans: TypeAlias = tuple[Span, ...]
+Spans = tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +222,8 @@ class _Reading:
     def trace(self) -> RawTrace:
         """Read the events of all lines."""
         times_ns: list[int] = []
-        filled: list[int] = []
-        op_types: dict[str, str] = {}
+        filled = []
+        op_types = {}
 
         cards: list[dict[str, Statistic]] = []
         ran_xla = False

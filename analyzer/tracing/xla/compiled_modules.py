@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -73,7 +73,7 @@ _LEAST_UNIQUE = 4096  # a lone request below this size does not identify a modul
 
 def read_modules(raw: RawTrace) -> dict[str, BufferPlan]:
     """Return the memory plans of a trace's modules by name, without those that cannot be read."""
-    plans: dict[str, BufferPlan] = {}
+    plans = {}
 
     for name, content in raw.modules.items():
         with suppress(TraceError):
@@ -298,10 +298,10 @@ _NAMELESS = ("", ARGUMENTS, "XLA_Retvals")
 
 
 # A buffer to divide: its row, its region, and the columns of each holder.
-_Division: TypeAlias = tuple[int, PlanRegion, Sequence[Mapping[str, str]]]
+_Division = tuple[int, PlanRegion, Sequence[Mapping[str, str]]]
 
 # Allocations, events and steps, with moments and parts.
-Divided: TypeAlias = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
+Divided = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
 
 
 def find_plans(
@@ -348,7 +348,7 @@ def divide_temporaries(
                 regions.setdefault((op, region.size_bytes), region)
 
     labels: dict[tuple[str, int], list[dict[str, str]]] = {}
-    divisions: list[_Division] = []
+    divisions = []
     own = allocations[allocations["allocator"] == allocator]
     rows = own[own["op"].isin(plans)].sort_values("born", kind="stable")
     columns = (rows["op"].astype(object), rows["requested_bytes"])
@@ -464,7 +464,7 @@ def _find_phases(
 
     A holder without a known op has the phase of the one before it.
     """
-    phases: list[Phase] = []
+    phases = []
     last = Phase.FORWARD
 
     for holder in region.holders:

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from analyzer.model.contract.reading import read_regular_file
 from analyzer.model.errors import TraceError
@@ -66,7 +65,7 @@ def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str, int]:
 
     # "sm_7.5_gpu_after_optimizations" (``GpuCompiler``), "cpu_after_optimizations" (``CpuCompiler``)
     platform = "gpu" if "gpu_after_optimizations" in files[-1].name else "cpu"
-    module: Any = HloProto.FromString(files[-1].read_bytes())
+    module = HloProto.FromString(files[-1].read_bytes())
     module.DiscardUnknownFields()  # above all, the values of constants
 
     return module.SerializeToString(deterministic=True), platform, len(files)

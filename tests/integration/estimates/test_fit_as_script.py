@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from simulated_cards import NEEDS_CARDS
 
-pytest.importorskip("tensorflow")
-
 FILE = Path(__file__).parents[3] / "benchmarks" / "fit" / "fit_as_script.py"
 
 

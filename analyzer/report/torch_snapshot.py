@@ -1,134 +1,21 @@
-"""A recording in the formats of other tools: Chrome trace events, and PyTorch's memory snapshots.
+"""A recording as a memory snapshot of PyTorch, for pytorch.org/memory_viz and Mosaic.
 
-Perfetto and ``chrome://tracing`` read the first. pytorch.org/memory_viz and Mosaic read the second, in
-the format of ``torch.cuda.memory._snapshot`` (``torch/csrc/cuda/memory_snapshot.cpp``): events in
-order, and the blocks of each segment at the end. It is stored with ``pickle``.
+The format is that of ``torch.cuda.memory._snapshot`` (``torch/csrc/cuda/memory_snapshot.cpp``): events
+in order, and the blocks of each segment at the end. It is stored with ``pickle``.
 """
 
-import json
 import pickle
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.contract.fields import Category
 from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import category_sums, main_allocator_rows, weigh
+from analyzer.model.recording.timeline import main_allocator_rows
 
-Event: TypeAlias = dict[str, Any]  # one row of a file, as JSON
-Times: TypeAlias = npt.NDArray[np.float64]  # microseconds
-
-# Buffers drawn as slices: the largest by bytes x lifetime. The counters include all buffers.
-SLICES = 2_000
-
-_PROCESS = 1  # number of the only process in the file
-
-
-def chrome_trace(recording: Recording) -> str:
-    """Return Chrome trace events as JSON for Perfetto and ``chrome://tracing``.
-
-    There is one counter with a series for each category, one for allocated bytes, and slices for the
-    largest buffers. Time is in microseconds; a prediction has no time and uses 1 us per instant.
-    """
-    table = main_allocator_rows(recording)
-    times_us = state_times_us(recording, table)
-
-    process = {"name": f"{recording.device.name} {recording.allocator}"}
-    events = [{"ph": "M", "name": "process_name", "pid": _PROCESS, "args": process}]
-    events += _counters(table, times_us)
-    events += _slices(table, times_us)
-
-    for step in recording.steps:
-        if step.last >= step.first:
-            name = f"step {step.index if step.number is None else step.number}"
-            ends_us = times_us[[step.first + 1, step.last + 1]]
-            events.append(_span(name, 0, ends_us))
-
-    content = {"traceEvents": events, "displayTimeUnit": "ms"}
-
-    return json.dumps(content, allow_nan=False, separators=(",", ":"))
-
-
-def _span(
-    name: str,
-    row: int,
-    ends_us: Times,
-    **more: Any,
-) -> Event:
-    start, end = map(float, ends_us)
-    place = {"pid": _PROCESS, "tid": row, "ts": start, "dur": end - start}
-
-    return {"ph": "X", "name": name, **place, **more}
-
-
-def state_times_us(
-    recording: Recording,
-    table: pd.DataFrame,
-) -> Times:
-    """Return the time of each state in us, shape (n_events + 2,): before, each event, after."""
-    if not recording.kind.ran or recording.events.empty:
-        last = max([len(recording.events), *table["dies"]])
-        return np.arange(-1, last + 1, dtype=np.float64)
-
-    times = recording.events["time_ps"].to_numpy(np.float64) / 1e6
-    return np.concatenate([times[:1], times, times[-1:]])
-
-
-def _counters(
-    table: pd.DataFrame,
-    times_us: Times,
-) -> Iterator[Event]:
-    """Yield counter samples at each change, without categories that are never used."""
-    last = len(times_us) - 2
-    requested = category_sums(table, "requested_bytes", last)
-    allocated = category_sums(table, "allocated_bytes", last)
-
-    used = np.flatnonzero(requested.any(axis=1))
-    shown = [str(list(Category)[code]) for code in used]
-    sizes = np.vstack([requested, allocated.sum(axis=0)])
-
-    is_change = np.diff(sizes, axis=1, prepend=0).any(axis=0)
-
-    for state in np.flatnonzero(is_change):
-        common = {"ph": "C", "pid": _PROCESS, "ts": float(times_us[state])}
-        by_category = dict(zip(shown, requested[used, state].tolist(), strict=True))
-        total = {"allocated": int(sizes[-1, state])}
-
-        yield {**common, "name": "requested bytes", "args": by_category}
-        yield {**common, "name": "allocated bytes", "args": total}
-
-
-def _slices(
-    table: pd.DataFrame,
-    times_us: Times,
-) -> Iterator[Event]:
-    """Yield the largest buffers, each in the first row that is free at its birth."""
-    largest = table.loc[weigh(table).nlargest(SLICES).index]
-    largest = largest.sort_values("born", kind="stable")
-    free_from: list[int] = []  # by place: the instant at which its latest buffer dies
-
-    for row in largest.itertuples():
-        free = (place for place, dies in enumerate(free_from) if dies <= row.born)
-        place = next(free, len(free_from))
-        free_from[place : place + 1] = [row.dies]  # also appends a new place
-
-        about = {
-            "requested_bytes": int(row.requested_bytes),
-            "allocated_bytes": int(row.allocated_bytes),
-            "category": str(row.category),
-            "layer": str(row.layer),
-            "op": str(row.op),
-            "shape": f"{row.dtype} {row.shape}".strip(),
-        }
-
-        name = str(row.variable or row.tensor or row.op or "(no op)")
-        ends_us = times_us[[row.born + 1, row.dies + 1]]
-
-        yield _span(name, place + 1, ends_us, cat=str(row.category), args=about)
-
+Event: TypeAlias = dict[str, Any]  # one row of the file
 
 # call stack of each buffer, by its row
 Frames: TypeAlias = dict[int, list[Event]]
@@ -142,7 +29,7 @@ def torch_snapshot(recording: Recording) -> bytes:
     """Return the pickled snapshot. Sizes of events are requested bytes, those of blocks allocated."""
     table = main_allocator_rows(recording).sort_values("born", kind="stable")
     table = table[table["dies"] > table["born"]]
-    times_us = state_times_us(recording, table).astype(np.int64).tolist()
+    times_us = _state_times_us(recording, table)
     last = len(times_us) - 2
 
     table = table.assign(place=_find_places(table))
@@ -156,6 +43,19 @@ def torch_snapshot(recording: Recording) -> bytes:
     }
 
     return pickle.dumps(snapshot, protocol=_PICKLE_PROTOCOL)
+
+
+def _state_times_us(recording: Recording, table: pd.DataFrame) -> list[int]:
+    """Return the time of each state in us, ``n_events + 2`` of them: before, each event, after.
+
+    A prediction has no time and uses 1 us per instant.
+    """
+    if not recording.kind.ran or recording.events.empty:
+        last = max([len(recording.events), *table["dies"]])
+        return list(range(-1, last + 1))
+
+    times = (recording.events["time_ps"] // 1_000_000).tolist()
+    return [times[0], *times, times[-1]]
 
 
 def _find_places(table: pd.DataFrame) -> np.ndarray:
