@@ -122,6 +122,12 @@ class TraceOptions:
         options.option("Allocator to report; default the device's own."),
     ] = ""
     scheduler: options.Scheduler = ""
+    redact: Annotated[
+        bool,
+        options.option(
+            "With a trace: leave out names and paths, to share the result.", "--redact"
+        ),
+    ] = False
 
 
 def trace(
@@ -256,6 +262,7 @@ def _check_options(
             run=capture.run,
             allocator=capture.allocator,
             scheduler=capture.scheduler,
+            redact=capture.redact,
         )
     else:
         check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
@@ -300,6 +307,11 @@ def _trace_step(
                     save=not place.no_save,
                     what_if=what_if,
                 )
+
+        if capture.redact:
+            from analyzer.report.redaction import redact_result
+
+            result = redact_result(result)
 
         place.conclude(result, spec, folder, outputs)
 

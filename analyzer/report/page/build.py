@@ -75,7 +75,10 @@ _COLUMNS = (
 
 
 def source_lines_section(report: ReportFile) -> Section | None:
-    """Return the lines with the most requested bytes; None if they do not divide the peak."""
+    """Return the lines with the most requested bytes; None if they do not divide the peak.
+
+    A redacted report has no lines.
+    """
     sizes: defaultdict[str, int] = defaultdict(int)
     for tensor in report.tensors_at_peak:
         sizes[tensor.source] += tensor.requested_bytes

@@ -154,6 +154,10 @@ def test_the_page_shows_the_text_of_own_lines_only(
     assert f"line_{number} = &#39;&lt;b&gt;&#39;" in page
     assert largest in page
 
+    rows = tuple(replace(row, source="") for row in made.report.tensors_at_peak)
+    redacted = replace(made.report, tensors_at_peak=rows)
+    assert "own the most bytes" not in render(redacted, made.recording)
+
 
 def test_readings_of_one_step_are_drawn() -> None:
     reading = SimpleNamespace(step=2, in_use_bytes=64)
