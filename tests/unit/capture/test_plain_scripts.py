@@ -42,7 +42,8 @@ def test_a_script_finds_what_python_would_give_it(tmp_path: Path) -> None:
         "True helper mine",
         "True",
     ]
-    assert done.returncode == 2  # nothing was traced, and no check of a limit has passed
+    # nothing was traced, and no check of a limit has passed
+    assert done.returncode == 2
     assert "no step was traced" in done.stderr
     assert {path for path in listing(tmp_path) if not path.startswith("sub")} == set()
 
@@ -54,7 +55,10 @@ ENDS = {
     "raise ValueError('mine')": (1, "ValueError: mine"),
     "raise KeyboardInterrupt": (130, "KeyboardInterrupt"),
     "os.kill(os.getpid(), 15)": (143, ""),
-    "if os.fork() == 0: sys.exit(3)\nelse: print(os.wait()[1] >> 8)": (2, "no step was traced"),
+    "if os.fork() == 0: sys.exit(3)\nelse: print(os.wait()[1] >> 8)": (
+        2,
+        "no step was traced",
+    ),
 }
 
 

@@ -27,3 +27,11 @@ def test_the_users_innermost_line_is_named(tmp_path: Path) -> None:
         f"{path}:2: JSONDecodeError: Expecting property"
     )
     assert find_culprit(error) == "user"
+
+
+def test_an_error_in_a_graph_states_its_reason() -> None:
+    text = 'Graph execution error:\n\nDetected at node Equal defined at\n  File "a.py"\nShapes differ\n'
+    assert (
+        describe_user_error(ValueError(text))
+        == "ValueError: Shapes differ (at node Equal)"
+    )
