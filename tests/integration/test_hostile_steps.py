@@ -131,6 +131,7 @@ CRASHES = {
         "no data here",
     ),
     "sys.exit": ("def model(): sys.exit(4)", "sys.exit(4)"),
+    "arguments": ("sys.exit(2)", "gets no arguments"),
     "segfault": ("def model():\n    ctypes.string_at(0)", "died of SIGSEGV (Segmentation fault) at "
                  "t.py:4 while building the model"),
     "killed": ("os.kill(os.getpid(), 9)", "died of SIGKILL (Killed) while building the model"),

@@ -137,6 +137,11 @@ def _lacks_tensors(pair: Any) -> bool:
 
 
 _ONLY_BUILD = "Name a function that only builds the model or the step."
+_NO_ARGUMENTS = (
+    "An imported file gets no arguments: give them defaults, or parse them "
+    "under if __name__ == '__main__'."
+)
+_USAGE = 2  # exit status of ``argparse`` for arguments that are missing or wrong
 _SIGNATURE = "Save it with one: model.export(FOLDER), or tf.saved_model.save(…)."
 
 
@@ -163,7 +168,7 @@ def _convert_errors(text: str) -> Iterator[None]:
     except SystemExit as error:
         raise TargetError(
             f"{text} called sys.exit({error.code}).",
-            hint=_ONLY_BUILD,
+            hint=_NO_ARGUMENTS if error.code == _USAGE else _ONLY_BUILD,
         ) from None
     except Exception as error:
         hint = "Correct this line of your code."
