@@ -62,8 +62,9 @@ _PIN = "/analyzer_known_"
 _MAX_SIZES = 8
 
 
-# The shape of each argument by index, except handles; or its value if it may be a shape.
-Arguments: TypeAlias = Mapping[int, Shape | np.ndarray]
+# The shape of each argument by index and type, except handles; or its value if it may be a shape. The
+# executor's graphs include those of eager ops, whose arguments have the same indices and other types.
+Arguments: TypeAlias = Mapping[tuple[int, int], Shape | np.ndarray]
 
 
 def read_arguments(graph: Any, given: Sequence[Any]) -> Arguments:
@@ -72,7 +73,7 @@ def read_arguments(graph: Any, given: Sequence[Any]) -> Arguments:
     Axes that the function leaves open come from the call's tensors (``given``). The shape of a sparse
     tensor is one of its parts, and decides the shapes of its products.
     """
-    arguments: dict[int, Shape | np.ndarray] = {}
+    arguments: dict[tuple[int, int], Shape | np.ndarray] = {}
     for index, own in enumerate(graph.inputs):
         tensor = given[index] if index < len(given) else own
         if tensor.dtype != own.dtype:
@@ -81,12 +82,13 @@ def read_arguments(graph: Any, given: Sequence[Any]) -> Arguments:
         if own.dtype == tf.resource:
             continue
 
-        arguments[index] = get_shape(tensor)
+        key = index, own.dtype.as_datatype_enum
+        arguments[key] = get_shape(tensor)
         is_known = hasattr(tensor, "numpy") and tensor.dtype in (tf.int32, tf.int64)
         is_vector = is_known and tensor.shape.rank < 2
 
         if is_vector and tensor.shape.num_elements() <= _MAX_SIZES:
-            arguments[index] = tensor.numpy()
+            arguments[key] = tensor.numpy()
 
     return arguments
 
@@ -110,7 +112,8 @@ def infer_graph(
         is_argument = node.op in ARGUMENT_TYPES
 
         if is_argument and not node.attr["_handle_dtypes"].list.type:
-            _state_argument(twin, arguments.get(int(node.attr["index"].i)))
+            key = int(node.attr["index"].i), node.attr["T"].type
+            _state_argument(twin, arguments.get(key))
         elif _WITH_BIAS.fullmatch(node.op):
             redirects[f"{node.name}:1"] = bias = f"{node.name}/analyzer_bias"
             added = copy.node.add(name=bias, input=[node.input[2]])
