@@ -115,6 +115,8 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
         yield from ("pinned", "pinned_limit")
     elif is_weight(failure):
         yield "weight"
+    elif failure.op_type == "Const" and not _is_small(failure):
+        yield "graph_constant"
     elif 0 < words["most"] < words["batch"]:
         yield "known_batch"
     else:

@@ -138,7 +138,10 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
 
 def _find_waiting(process: Process) -> LoggedFailure | None:
     """Return the latest failure that has no dump yet."""
-    return next((one for one in process.recent() if not one.has_dump), None)
+    return next(
+        (one for one in process.recent() if not (one.has_dump or one.other_cause)),
+        None,
+    )
 
 
 def _start_dump(process: Process, line: LogLine) -> LoggedFailure:

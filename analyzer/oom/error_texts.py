@@ -24,6 +24,7 @@ from analyzer.oom.wordings import (
 )
 
 _NEAR = 200  # lines after a failure that may have its figures
+_AFTER_ERROR = 3  # lines from an error to the message that it ended a notebook's kernel
 _AFFIXES = re.compile(r"^kib_|_\d$")
 
 # Texts that report a request for memory, in the order in which they are tried.
@@ -271,6 +272,10 @@ def take_report(process: Process, line: LogLine, name: str) -> bool:
 
     row = OTHER_CAUSES[name]
     last = next(process.recent(), None)
+    error = process.log.other_error
+
+    if name == "kernel" and error and line.number - error.number <= _AFTER_ERROR:
+        return True  # the error ended the kernel
 
     if last is not None and row.is_kill and row.is_unclear:
         if last.other_cause:
