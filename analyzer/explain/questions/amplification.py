@@ -1248,12 +1248,15 @@ def _find_resized(
     rows = alive[is_image & (alive["requested_bytes"] > written)]
     where = tensors.line_of({"op": reader, **row})
     words = f"Images before the step resizes them to {format_bytes(written)}"
-    detail = (
+    return report_share(
+        analysis,
+        "input-resized",
+        words,
         "Convert and resize images in the data pipeline, so that the step gets the "
-        "resized ones."
+        "resized ones.",
+        rows,
+        where,
     )
-
-    return report_share(analysis, "input-resized", words, detail, rows, where)
 
 
 def _find_logits(
