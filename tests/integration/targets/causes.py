@@ -391,9 +391,12 @@ def flattened_mended():
 
 def recurrent(pool=keras.layers.Flatten):
     """Return an LSTM of all numbers of images, or of their means."""
-    images = keras.layers.TimeDistributed(pool())
     return built(
-        "sgd", "mse", keras.Input((4, 16, 16, 64)), images, keras.layers.LSTM(64)
+        "sgd",
+        "mse",
+        keras.Input((4, 16, 16, 64)),
+        keras.layers.TimeDistributed(pool()),
+        keras.layers.LSTM(64),
     )
 
 
