@@ -1344,9 +1344,10 @@ def report_share(
 
 
 def find_layer_line(analysis: Analysis, rows: pd.DataFrame) -> str:
-    """Return the first known layer of rows, with the line that creates it."""
-    lines = analysis.recording.layer_lines
-    return next((f"{one}, {lines[one]}" for one in rows["layer"] if lines.get(one)), "")
+    """Return the layer of the first row with the line that creates it; empty if it is unknown."""
+    layer = next(iter(rows["layer"]), "")
+    line = analysis.recording.layer_lines.get(layer)
+    return f"{layer}, {line}" if line else ""
 
 
 def is_most(analysis: Analysis, rows: pd.DataFrame) -> bool:
