@@ -47,6 +47,7 @@ _CAUSES = (
     "wide-kernel",
     "recomputable",
     "one-hot",
+    "float64",
     "part-read",
     "enlarged",
     "kept-again",

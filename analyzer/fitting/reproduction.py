@@ -211,8 +211,10 @@ def append_reproduction(
         )
 
     blocks: list[Block] = [*map(Paragraph, (*lines, _HISTORY))]
-    if found.remedies:
-        blocks.append(Paragraph("With each of these changes it runs:"))
+    if found.fails:
+        fitting = "With each of these changes it runs:"
+        none = "None of the changes that keep optimizer and weights lets it run."
+        blocks.append(Paragraph(fitting if found.remedies else none))
         blocks += remedy_items(found.remedies)
 
     section = Section("Reproduced on a simulated card", tuple(blocks), level=2)

@@ -67,7 +67,8 @@ class Observations:
         # Whether the step runs eagerly under a trace, which then gets markers.
         self.eager = False
 
-        # Type, or type and bytes, of an eager op under a tape -> lines of the user's code that ran it.
+        # Type, or type and bytes, of an eager op under a tape -> lines of the user's code that ran it;
+        # path of a layer of Keras -> line that created it.
         self.tape_lines: dict[str, set[str]] = {}
         self._marks = 0
 
@@ -103,7 +104,7 @@ class Observations:
             self.tape_lines.setdefault(f"{op_type} {size}", set()).add(line)
 
     def find_only_lines(self) -> dict[str, str]:
-        """Return the types and bytes of eager ops under a tape that one line of the user runs."""
+        """Return the keys of ``tape_lines`` that have one line of the user."""
         found = self.tape_lines.items()
         return {name: min(lines) for name, lines in found if len(lines) == 1}
 
@@ -160,6 +161,10 @@ def observe_step() -> Iterator[Observations]:
 
         return result
 
+    def create(old: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
+        vars(layer)["analyzer_line"] = find_calling_line()
+        old(layer, *args, **kwargs)
+
     def apply(old: Any, optimizer: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
         grads = list(grads)
         observed.add_gradients(grads)
@@ -195,6 +200,7 @@ def observe_step() -> Iterator[Observations]:
 
     with ExitStack() as undo:
         for owner, name, call in (
+            (keras.layers.Layer, "__init__", create),
             (tf.GradientTape, "__enter__", begin_tape),
             (tf.GradientTape, "__exit__", end_tape),
             (tf.GradientTape, "gradient", gradient),
@@ -242,6 +248,7 @@ def _observe_scope(observed: Observations, scope: Any) -> None:
     caller = scope.caller
     path = str(getattr(caller, "path", None) or getattr(caller, "name", "") or "")
     kind = next(name for kind, name in _KINDS if isinstance(caller, kind))
+    observed.tape_lines[path] = {getattr(caller, "analyzer_line", "")}
 
     if not tf.executing_eagerly():
         if name := tf.get_current_name_scope():

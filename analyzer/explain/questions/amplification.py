@@ -1246,17 +1246,17 @@ def _find_resized(
     alive = analysis.alive
     is_image = (alive["category"] == "input") | (alive["copied_by"] != "")
     rows = alive[is_image & (alive["requested_bytes"] > written)]
-    title = (
-        f"The images take {analysis.share_words(rows)} until the step resizes them to "
-        f"{format_bytes(written)}{in_brackets(tensors.line_of({'op': reader, **row}))}"
-    )
-
-    detail = (
+    where = tensors.line_of({"op": reader, **row})
+    words = f"Images before the step resizes them to {format_bytes(written)}"
+    return report_share(
+        analysis,
+        "input-resized",
+        words,
         "Convert and resize images in the data pipeline, so that the step gets the "
-        "resized ones."
+        "resized ones.",
+        rows,
+        where,
     )
-
-    return report_rows(analysis, "input-resized", title, detail, rows)
 
 
 def _find_logits(
@@ -1280,10 +1280,9 @@ def _find_logits(
     )
 
     # a fused loss needs scratch memory in any case
-    weights = analysis.rows[analysis.rows["variable"] != ""]
     sizes = large["requested_bytes"]
     is_scratch = sizes.isin(fused) & (large["tensor"] == "")
-    large = large[~is_scratch & ~large["shape"].isin(set(weights["shape"]))]
+    large = large[~is_scratch & (large["variable"] == "")]
 
     for size, rows in large.groupby("requested_bytes", observed=True):
         last = rows["shape"].astype(str).str.extract(_LAST_AXIS, expand=False)
@@ -1297,7 +1296,7 @@ def _find_logits(
         words = f"Tensors with one number for each of {classes:,} classes"
         same = analysis.of_size(size)
         is_target = same["category"] == "input"
-        same = same[~is_target]
+        same = same[~is_target & (same["variable"] == "")]
         # the kernel of a card for targets of all classes has scratch memory
         has_scratch = is_target.any() and analysis.recording.device.kind == "gpu"
         saves = saved_without_rows(analysis, same, added=size * (1 + has_scratch))
@@ -1312,8 +1311,10 @@ def _find_logits(
             saves = saved_without_rows(analysis, same, 1 - 1 / _CHUNKS)
             detail = (
                 "Compute the loss for parts of the positions inside tf.recompute_grad, "
-                "or for some of the classes (tf.nn.sampled_softmax_loss). The saving is "
-                f"that of {_CHUNKS} parts."
+                "or for some of the classes (tf.nn.sampled_softmax_loss). A margin of the "
+                "target alone needs no tensor of all classes: tf.gather_nd, "
+                "tf.tensor_scatter_nd_update. "
+                f"The saving is that of {_CHUNKS} parts."
             )
 
         where = max(rows["source"])
@@ -1331,14 +1332,22 @@ def report_share(
 ) -> Finding:
     """Return a finding about rows that states their share of the peak, and a line.
 
-    Without ``where`` it is that of the largest row with a known line.
+    Without ``where`` it is that of the largest row with a known line, else that of its layer.
     """
     largest = rows.sort_values("requested_bytes", ascending=False, kind="stable")
     line = where or next(filter(None, largest["source"]), "")
+    line = line or find_layer_line(analysis, largest)
     share = analysis.share_words(analysis.at_peak(rows))
     title = f"{words}: {share}{in_brackets(line)}"
 
     return report_rows(analysis, name, title, detail, rows, saves)
+
+
+def find_layer_line(analysis: Analysis, rows: pd.DataFrame) -> str:
+    """Return the layer of the first row with the line that creates it; empty if it is unknown."""
+    layer = next(iter(rows["layer"]), "")
+    line = analysis.recording.layer_lines.get(layer)
+    return f"{layer}, {line}" if line else ""
 
 
 def is_most(analysis: Analysis, rows: pd.DataFrame) -> bool:

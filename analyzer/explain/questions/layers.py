@@ -20,6 +20,7 @@ from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.records import Finding
 
 _CALLS = 4  # of a layer in a step
+_GATES = 4  # of an LSTM, whose kernel has their weights side by side
 _MANY_TRIPS = 256  # of a loop, such as a recurrent layer's
 
 
@@ -29,8 +30,15 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     kernels = alive[alive["variable"] != ""]
 
     for kernel in kernels.nlargest(1, "requested_bytes").to_dict("records"):
-        same = analysis.of_size(kernel["requested_bytes"])
-        same = same[same["shape"].isin((kernel["shape"], ""))]
+        rows = analysis.rows
+        size = kernel["requested_bytes"]
+        is_same = rows["shape"].isin((kernel["shape"], ""))
+        is_same &= rows["requested_bytes"] == size
+        # cuDNN packs a recurrent layer's weights gate by gate, and has scratch memory for them.
+        layers = {kernel["layer"], kernel["layer"].rpartition("/")[0]} - {""}
+        is_packed = rows["layer"].isin(layers)
+        is_packed &= rows["requested_bytes"] >= size // _GATES
+        same = rows[is_same | is_packed]
         at_peak = analysis.at_peak(same)
         if not is_most(analysis, at_peak):
             return
@@ -45,7 +53,6 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             and tensors.size_of(f"{op.name}:0")[0]
             == f"{shape.partition(',')[0]},{length}]"
         }
-        rows = analysis.rows
         inputs = rows.loc[rows["category"] == "input", "shape"]
         image = max(images, default="")
         if image in {"", *inputs}:
@@ -152,7 +159,11 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
 
 
 def find_kept_again(analysis: Analysis) -> Iterator[Finding]:
-    """Report results of many calls of a layer, or trips of a loop, that wait for a gradient."""
+    """Report results of many calls of a layer, or trips of a loop, that wait for a gradient.
+
+    Keras runs its LSTM and GRU in one op of cuDNN on the conditions of ``cudnn_ok``
+    (``keras/src/backend/tensorflow/rnn.py``), else in a loop.
+    """
     alive = analysis.alive
     kept = alive[is_retained(alive) & (alive["tensor"] != "")]
     trips = kept.groupby("tensor", observed=True)["op"].transform("size")
@@ -171,6 +182,8 @@ def find_kept_again(analysis: Analysis) -> Iterator[Finding]:
         analysis,
         "kept-again",
         f"Results of {count:,} calls of a layer, or trips of a loop, wait for a gradient",
+        "On a card, an LSTM or GRU of Keras with recurrent_dropout=0, unroll=False and its "
+        "default activations runs in one op of cuDNN, which keeps less than a loop. "
         "tf.recompute_grad(layer), or of the body of a loop, keeps the inputs and computes "
         "the results again. A long sequence can also be cut into parts, each with its own "
         "gradient and tf.stop_gradient between them. The saving is not computed: it "

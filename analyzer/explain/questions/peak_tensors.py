@@ -26,6 +26,7 @@ from analyzer.explain.buffer_words import (
 )
 from analyzer.explain.questions.amplification import (
     LOOKUPS,
+    find_layer_line,
     is_most,
     report_rows,
     report_share,
@@ -371,7 +372,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     if copies:
         saves -= int(tables["requested_bytes"].max())
 
-    where = max(read["source"], default="")
+    where = max(read["source"], default="") or find_layer_line(analysis, tables)
     finding = report_share(analysis, id_, words, detail, at_peak, where, saves)
 
     # With a sparse gradient, an optimizer of moments makes other tensors of the table's shape.
@@ -406,16 +407,16 @@ def find_eager_results(analysis: Analysis) -> Iterator[Finding]:
     if not is_eager or not trains or not is_most(analysis, rows):
         return
 
-    size = format_bytes(sum_requested(rows))
-    yield Finding(
-        id="from-python",
-        severity=Severity.MEDIUM,
-        title=f"{size} of the peak are results of ops that run one by one from Python",
-        detail="Each lives as long as a tape or a variable of Python holds it. In a tf.function "
+    finding = report_share(
+        analysis,
+        "from-python",
+        "Results of ops that run one by one from Python",
+        "Each lives as long as a tape or a variable of Python holds it. In a tf.function "
         "TensorFlow knows all ops of the step: it combines them, writes into buffers that "
         "no other op needs, and frees each result after its last reader.",
-        evidence=describe_largest(rows),
+        rows,
     )
+    yield replace(finding, severity=Severity.MEDIUM, saves_bytes=None)
 
 
 def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
@@ -508,10 +509,10 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
             "8192 in newer releases) to exclude it."
         )
 
-    yield report_rows(
+    yield report_share(
         analysis,
         "workspace",
-        f"Workspaces of convolutions take {analysis.share_words(at_peak)}",
+        "Workspaces of convolutions",
         f"The largest is in {row['op']}. Layout copies and unused outputs are not "
         f"counted here.{advice}",
         own,

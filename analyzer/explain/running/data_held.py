@@ -9,6 +9,7 @@ from analyzer.explain.analysis import Analysis, sum_requested
 from analyzer.explain.questions.peak_tensors import find_batch
 from analyzer.explain.running.leaks import find_filling
 from analyzer.explain.running.slope import measure_growth
+from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.report_file import (
     MOST_READINGS,
     ProgramFigures,
@@ -56,8 +57,10 @@ def find_data(
         and one.copies <= _ARRAYS
         and len(one.shape or ()) > 1
         and (one.shape or (0,))[0] >= fewest
-        # not in the memory of a NumPy array
-        and (on_card or len(analysis.at_peak(analysis.of_size(one.size_bytes))))
+        # not beside the device, or in the memory of a NumPy array
+        and len(
+            analysis.at_peak(analysis.of_size(tensor_bytes(one.dtype, one.shape) or 0))
+        )
     ]
 
     for one in dict.fromkeys(watch.constants):

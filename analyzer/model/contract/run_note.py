@@ -373,7 +373,8 @@ class RunFile:
     # index of a marker -> addresses of gradients; name scope -> kind and path of its object
     eager_gradients: Mapping[int, tuple[Address, ...]] = field(default_factory=dict)
     scopes: Mapping[Name, tuple[Name, Name]] = field(default_factory=dict)
-    # type, or type and bytes, of an eager op -> the only line of the user that runs it under a tape
+    # type, or type and bytes, of an eager op -> the only line of the user that runs it under a tape;
+    # path of a layer -> line that creates it
     tape_lines: Mapping[Name, Name] = field(default_factory=dict)
     graph: Name | None = None  # its file; None for an eager step
     function: Name = ""

@@ -213,6 +213,8 @@ class Recording:
     # whether values decide that a simulated card lacks: step ``STEP_WITH_ALL`` takes them for true
     has_unknown_values: bool = False
     watch: WatchNote | None = None
+    # path of a layer -> line of the user's code that creates it
+    layer_lines: Mapping[str, str] = field(default_factory=dict)
     sharing: Sharing = NO_SHARING  # tensors of ``structure`` that share a buffer
     # runs of ops: ``op``, ``start_ps``, ``end_ps``, ``thread``
     op_runs: pd.DataFrame = field(default_factory=pd.DataFrame)

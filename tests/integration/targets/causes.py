@@ -389,6 +389,21 @@ def flattened_mended():
     return flattened(16, lambda x: tf.reduce_mean(x, (1, 2)))
 
 
+def recurrent(pool=keras.layers.Flatten):
+    """Return an LSTM of all numbers of images, or of their means."""
+    return built(
+        "sgd",
+        "mse",
+        keras.Input((4, 16, 16, 64)),
+        keras.layers.TimeDistributed(pool()),
+        keras.layers.LSTM(64),
+    )
+
+
+def recurrent_mended():
+    return recurrent(keras.layers.GlobalAveragePooling2D)
+
+
 def targets(kind="Categorical", classes=60_000):
     loss = getattr(keras.losses, f"{kind}Crossentropy")(True)
     return built("sgd", loss, keras.Input((4,)), keras.layers.Dense(classes))

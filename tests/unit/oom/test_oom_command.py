@@ -144,4 +144,5 @@ def test_a_step_that_fails_otherwise_names_the_limit_of_its_changes() -> None:
     page = append_reproduction(build_sections(report("").report), found, 8)
     words = str(page.sections[1])
     assert "It ran 5 times" in words
+    assert "None of the changes" in words
     assert "The changes are judged with 3.00 MiB less than the limit" in words
