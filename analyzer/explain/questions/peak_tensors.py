@@ -32,7 +32,7 @@ from analyzer.explain.questions.amplification import (
 )
 from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.contract.fields import Category
-from analyzer.model.graph.graph_index import Phase
+from analyzer.model.graph.graph_index import Phase, is_in_gradient_scope
 from analyzer.model.recording.labels import BATCH_ROLE, ELEMENT_ROLE
 from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLES, Finding, Severity
 from analyzer.model.units import format_bytes
@@ -246,7 +246,8 @@ def _freed_by_half(
     known = {*re.findall(r"\d+", str(lengths))}
     length = shapes.astype(str).str.extract(r"^\[(\d+),\1(?:,\d+)?\]$", expand=False)
     is_pair = length.notna() & ~length.isin(known)
-    is_batch &= (rows["category"] != Category.CONSTANT) | is_pair
+    is_zeros = rows["op"].map(is_in_gradient_scope)  # of outputs without a gradient
+    is_batch &= (rows["category"] != Category.CONSTANT) | is_pair | is_zeros
 
     # The bytes of a workspace are a vector. On cards it has tiles of padded examples.
     is_scratch = rows["category"].eq(Category.WORKSPACE) & ~shapes.str.contains(",")

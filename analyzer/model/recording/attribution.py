@@ -424,10 +424,13 @@ def label_eager(
     is_convolution = allocations["op"].isin(CONVOLUTIONS).to_numpy()
     labels.op_type[is_convolution] = allocations["op"][is_convolution]
     is_scratch = (allocations["dtype"] == "uint8").to_numpy()
+    is_temp = (allocations["region"] == "temp").to_numpy()
+    is_copy = is_convolution & is_temp & _is_on_card(allocations)
 
     # The first rule that matches decides; None leaves a buffer unattributed.
     rules = (
         (is_convolution & is_scratch, Category.WORKSPACE, ""),
+        (is_copy, Category.WORKSPACE, COPY_ROLE),
         *_list_rules_without_op(allocations, lives, by_python, infer, jit, is_captured),
         *_list_rules_by_op(lives, phases, backward, is_value, infer),
     )

@@ -96,8 +96,8 @@ def attribute(
     held = _find_held(table, raw, note)
     _label_noted(labels, table, raw, note, structure, held)
 
-    # A session of TensorFlow 1 holds its variables itself.
-    if structure.evidence and not note.variables:
+    # A session of TensorFlow 1 holds its variables itself, at unknown addresses.
+    if structure.evidence and not any(map(any, note.snapshots)):
         for row, kind in find_state(table, structure, steps).items():
             labels.set(row, kind[0], role=kind[1])
 
@@ -124,6 +124,9 @@ def attribute(
 
     _label_gradients(labels, table, raw, note)
     _label_held(labels, held, note)
+
+    if note.watch is not None and note.watch.whole_run and note.watch.ended:
+        _label_early(labels, table)
 
     label_eager(
         labels,
@@ -380,6 +383,21 @@ def _find_held(
             held[one.holder] = rows
 
     return held
+
+
+def _label_early(labels: Labels, table: pd.DataFrame) -> None:
+    """Label results from before a model's first call, in a program that failed before its steps.
+
+    The initial value of a variable is made before the variable's buffer, with the same bytes.
+    """
+    born = table["born"]
+    sizes = table["requested_bytes"]
+    is_variable = labels.variable != ""
+    last = born[is_variable].groupby(sizes).max()
+    is_late = born >= born[is_variable].min()  # False for all without a variable
+    is_early = ~is_late | (born < sizes.map(last))
+    rows = labels.open_rows() & (is_early & (table["op"] != "")).to_numpy()
+    labels.fill(rows, Category.TEMPORARY, "building the model")
 
 
 def _label_batches(
