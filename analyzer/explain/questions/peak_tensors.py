@@ -246,7 +246,7 @@ def _freed_by_half(
     known = {*re.findall(r"\d+", str(lengths))}
     length = shapes.astype(str).str.extract(r"^\[(\d+),\1(?:,\d+)?\]$", expand=False)
     is_pair = length.notna() & ~length.isin(known)
-    is_zeros = rows["op"].map(is_in_gradient_scope)  # of outputs without a gradient
+    is_zeros = rows["op"].map(is_in_gradient_scope).astype(bool)  # as gradients
     is_batch &= (rows["category"] != Category.CONSTANT) | is_pair | is_zeros
 
     # The bytes of a workspace are a vector. On cards it has tiles of padded examples.
@@ -397,10 +397,14 @@ def _find_tables(analysis: Analysis) -> tuple[pd.DataFrame, pd.Series[bool]]:
 
 
 def find_eager_results(analysis: Analysis) -> Iterator[Finding]:
-    """Report the activations of a training step whose ops run one by one from Python."""
+    """Report the activations of a training step whose ops run one by one from Python.
+
+    The name of such an op is its type; in a function the name has a scope.
+    """
     step = analysis.recording.step_config
     alive = analysis.alive
-    rows = alive[alive["category"] == Category.ACTIVATION]
+    is_scoped = alive["op"].astype(str).str.contains("/", regex=False)
+    rows = alive[(alive["category"] == Category.ACTIVATION) & ~is_scoped]
     trains = (analysis.rows["category"] == Category.GRADIENT).any()
     is_eager = step.eager and not step.is_jax
 
@@ -471,8 +475,10 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     state = sum_requested(slots)
     least = _STATE_RATIO * analysis.peak.requested_bytes
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
+    watch = analysis.recording.watch
+    is_partial = watch is not None and watch.whole_run and watch.ended != ""
 
-    if state <= least or optimizer in _ONE_SLOT:
+    if is_partial or state <= least or optimizer in _ONE_SLOT:
         return
 
     yield report_share(

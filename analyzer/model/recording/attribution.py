@@ -523,8 +523,8 @@ def _list_rules_by_op(
 
 def find_first_births(table: pd.DataFrame, chosen: np.ndarray) -> dict[int, int]:
     """Return step -> instant of the first birth among the chosen rows, bool, shape ``(n,)``."""
-    first = table[chosen].groupby("step")["born"].min()
-    return {int(step): int(instant) for step, instant in first.items()}
+    found: dict[int, int] = table[chosen].groupby("step")["born"].min().to_dict()
+    return found
 
 
 class Lifetimes:

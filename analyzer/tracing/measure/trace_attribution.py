@@ -195,7 +195,7 @@ def _label_by_graph(
 
     # In a step without a backward pass, which may have failed, its last birth stands for the start.
     ends = table.groupby("step")["born"].max()
-    cut = {int(step): int(end) for step, end in ends.items() if int(step) not in starts}
+    cut = ends.drop([*starts]).to_dict()
 
     label_graph(
         labels,

@@ -29,8 +29,6 @@ def test_the_books_of_an_estimate_for_a_card_balance(
     assert document["device"]["memory_limit_bytes"] == memory_limit(gpu).bytes
     categories = document["categories_at_peak"]
     assert sum(categories.values()) == peak["requested_bytes"]
-    slots = 2 * categories["parameter"]  # Adam's; moving statistics have none
-    assert 0.9 * slots < categories["optimizer_state"] <= slots + 64
     state = (
         categories["parameter"] + categories["optimizer_state"] + categories["input"]
     )
