@@ -476,10 +476,11 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     least = _STATE_RATIO * analysis.peak.requested_bytes
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
     watch = analysis.recording.watch
-    is_partial = watch is not None and watch.whole_run and watch.ended != ""
 
-    if is_partial or state <= least or optimizer in _ONE_SLOT:
+    if state <= least or optimizer in _ONE_SLOT:
         return
+    if watch is not None and watch.whole_run and watch.ended:
+        return  # the program failed while it made the state
 
     yield report_share(
         analysis,
