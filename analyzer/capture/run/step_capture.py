@@ -271,15 +271,14 @@ def note_compiled_functions(program: Program, function: Any) -> list[str]:
         return []
 
     # NAME of ``__inference_NAME_12`` and ``__inference___backward_NAME_12_34``
-    names = [
+    names = dict.fromkeys(
         re.sub(r"^(__(inference|forward|backward)_)+|(_\d+)+$", "", name)
         for name in graphs.find_compiled_calls(function.graph)
-    ]
+    )
     if not names:
         return []
 
-    first = _list_first([*dict.fromkeys(names)])
-    return [f"XLA compiles {first} inside this step."]
+    return [f"XLA compiles {_list_first([*names])} inside this step."]
 
 
 def _describe_inputs(

@@ -83,8 +83,8 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     # The first axis with the most bytes; that of arguments if no other shape is known.
     alive = analysis.alive
     sums = _sum_by_first_axis(alive[alive["category"] != Category.PARAMETER])
-    lengths = [*map(_first_axis, _shapes_given(analysis))]
-    examples = int(sums.idxmax() if len(sums) else np.nanmax([0, *lengths]))
+    given = map(_first_axis, _shapes_given(analysis))
+    examples = int(sums.idxmax() if len(sums) else np.nanmax([0, *given]))
 
     trains = Phase.BACKWARD in analysis.recording.structure.phases.values()
     if watch is None or trains or not (watch.whole_run or watch.steps <= 1):
@@ -155,8 +155,7 @@ def _is_paired(analysis: Analysis, batch: int) -> bool:
 
 def _shapes_given(analysis: Analysis) -> set[str]:
     """Return the shapes of the arguments of the step's graph."""
-    structure = analysis.recording.structure
-    ops = structure.ops.values()
+    ops = analysis.recording.structure.ops.values()
     return {one.shape_text for op in ops if op.type == "_Arg" for one in op.outputs}
 
 
@@ -241,7 +240,7 @@ def _freed_by_half(
     is_batch &= (rows["category"] != Category.INPUT) | (first == batch)
 
     is_input = analysis.rows["category"] == Category.INPUT
-    examples = {*analysis.rows.loc[is_input, "shape"]}
+    examples = analysis.rows.loc[is_input, "shape"]
     lengths = [*weights, *(re.sub(r"^\[\d+", "", one) for one in examples)]
     known = {*re.findall(r"\d+", str(lengths))}
     length = shapes.astype(str).str.extract(r"^\[(\d+),\1(?:,\d+)?\]$", expand=False)
@@ -403,7 +402,7 @@ def find_eager_results(analysis: Analysis) -> Iterator[Finding]:
     """
     step = analysis.recording.step_config
     alive = analysis.alive
-    is_scoped = alive["op"].astype(str).str.contains("/", regex=False)
+    is_scoped = alive["op"].str.contains("/")
     rows = alive[(alive["category"] == Category.ACTIVATION) & ~is_scoped]
     trains = (analysis.rows["category"] == Category.GRADIENT).any()
     is_eager = step.eager and not step.is_jax

@@ -392,10 +392,9 @@ def _label_early(labels: Labels, table: pd.DataFrame) -> None:
     """
     born = table["born"]
     sizes = table["requested_bytes"]
-    is_variable = labels.variable != ""
-    last = born[is_variable].groupby(sizes).max()
-    is_late = born >= born[is_variable].min()  # False for all without a variable
-    is_early = ~is_late | (born < sizes.map(last))
+    of_variables = born[labels.variable != ""]
+    is_late = born >= of_variables.min()  # False for all without a variable
+    is_early = ~is_late | (born < sizes.map(of_variables.groupby(sizes).max()))
     rows = labels.open_rows() & (is_early & (table["op"] != "")).to_numpy()
     labels.fill(rows, Category.TEMPORARY, "building the model")
 

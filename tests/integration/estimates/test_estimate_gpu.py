@@ -28,7 +28,6 @@ def test_the_books_of_an_estimate_for_a_card_balance(
     gpu, peak = find_gpu(card), document["peak"]
     assert document["device"]["memory_limit_bytes"] == memory_limit(gpu).bytes
     categories = document["categories_at_peak"]
-    assert sum(categories.values()) == peak["requested_bytes"]
     state = (
         categories["parameter"] + categories["optimizer_state"] + categories["input"]
     )

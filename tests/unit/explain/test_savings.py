@@ -12,7 +12,6 @@ from builders import with_recording
 
 from analyzer.explain.all_findings import collect
 from analyzer.explain.analysis import Analysis, analyse, saved_without
-from analyzer.explain.buffer_words import buffer_row
 from analyzer.explain.questions.amplification import Tensors
 from analyzer.explain.questions.peak_tensors import (
     find_batch_tensors,
@@ -22,7 +21,6 @@ from analyzer.explain.questions.peak_tensors import (
 )
 from analyzer.explain.running.leaks import find_larger_call
 from analyzer.model.contract.fields import Category
-from analyzer.model.contract.report_file import TensorAtPeak
 from analyzer.model.contract.run_note import Op, StepConfig, WatchNote
 from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.model.recording.attribution import label_eager
@@ -244,12 +242,6 @@ def test_a_larger_call_is_named_also_if_the_trace_has_it() -> None:
     )
 
     assert found.saves_bytes == 8 * MIB
-
-
-def test_a_column_reaches_a_row_of_the_report_by_its_field() -> None:
-    analysis = analysis_of(buffer(MIB, 1, 9, Category.ACTIVATION))
-    (row,) = analysis.alive.to_dict("records")
-    assert buffer_row(row, TensorAtPeak).dies == 9
 
 
 def test_a_layout_copy_of_an_eager_convolution_is_workspace() -> None:
