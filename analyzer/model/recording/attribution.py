@@ -521,12 +521,6 @@ def _list_rules_by_op(
     yield inside, *describe_value(Phase.FORWARD)
 
 
-def find_first_births(table: pd.DataFrame, chosen: np.ndarray) -> dict[int, int]:
-    """Return step -> instant of the first birth among the chosen rows, bool, shape ``(n,)``."""
-    found: dict[int, int] = table[chosen].groupby("step")["born"].min().to_dict()
-    return found
-
-
 class Lifetimes:
     """Masks of buffers by their lifetimes and the steps, shape ``(n,)``."""
 

@@ -32,7 +32,6 @@ from analyzer.model.recording.attribution import (
     FOLDED,
     HANDLE,
     RECEIVED,
-    find_first_births,
     label_eager,
     label_graph,
     match_outputs,
@@ -191,7 +190,7 @@ def _label_by_graph(
     ops = structure.ops.values()
     kernels = [op.name for op in ops if find_gradient_kernel(op.type)]
     of_kernels = (table["op"].isin(kernels) & table["step"].notna()).to_numpy()
-    starts = find_first_births(table, of_kernels)
+    starts = table[of_kernels].groupby("step")["born"].min().to_dict()
 
     # In a step without a backward pass, which may have failed, its last birth stands for the start.
     ends = table.groupby("step")["born"].max()
