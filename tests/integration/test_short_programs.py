@@ -88,8 +88,7 @@ def test_no_need_is_below_the_allocators_own_peak(tmp_path: Path, name: str) -> 
 @pytest.mark.slow
 def test_initial_values_are_no_activations(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(f"{LAYERS}raise ValueError")
-    words = ("trace", "program.py", "--out", "out")
-    analyze_in_child(*words, cwd=tmp_path, code=1)
+    analyze_in_child("trace", "program.py", "--out", "out", cwd=tmp_path, code=1)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["categories_at_peak"]["activation"] < 1024
 

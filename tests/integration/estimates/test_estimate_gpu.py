@@ -35,7 +35,6 @@ def test_the_books_of_an_estimate_for_a_card_balance(
         0.99 * state <= document["resident"]["requested_bytes"] <= 1.05 * state + 4096
     )
     assert peak["requested_bytes"] <= peak["allocated_bytes"] <= peak["pool_bytes"]
-    assert document["fits"] is True
     assert not any("have no rule" in one for one in document["warnings"])
 
 

@@ -200,13 +200,12 @@ def test_an_op_has_its_own_line_not_that_of_its_call() -> None:
     assert tensors.line_of({"op": "call/mul"}) == "loss.py:3"
 
 
-@pytest.mark.parametrize(("op", "count"), [("Relu", 1), ("call/Relu", 0)])
-def test_ops_of_a_function_do_not_run_from_python(op: str, count: int) -> None:
+def test_ops_of_a_function_do_not_run_from_python() -> None:
     rows = [buffer(8 * MIB, 10, 50, Category.ACTIVATION)]
     rows += [buffer(MIB, 60, 70, Category.GRADIENT)]
-    analysis = analysis_of(*rows, op=[op, "Mul"])
+    analysis = analysis_of(*rows, op=["call/Relu", "Mul"])
     eager = with_recording(analysis, step_config=StepConfig(eager=True))
-    assert len([*find_eager_results(eager)]) == count
+    assert not [*find_eager_results(eager)]
 
 
 def test_a_dense_gradient_of_a_table_is_no_fault_of_the_optimizer() -> None:
@@ -229,8 +228,6 @@ def test_a_larger_call_is_named_also_if_the_trace_has_it() -> None:
     )
     step = replace(analysis.recording.steps[0], last=50)
     watch = WatchNote(
-        step="f",
-        warmup=0,
         steps=1,
         where="a.py:1",
         peak_call="a.py:2",
