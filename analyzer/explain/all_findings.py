@@ -54,7 +54,6 @@ _CAUSES = (
     "from-python",
     "persistent-tape",
     "data-stage",
-    "larger-call",
 )
 
 _AHEAD = 1.5  # severities by which ``_CAUSES`` come forward

@@ -10,7 +10,11 @@ import pandas as pd
 
 from analyzer.model.contract.fields import Category, EvidenceRow
 from analyzer.model.contract.report_file import BufferRow
-from analyzer.model.contract.run_note import ACCUMULATOR_ROLE, HeldTensors
+from analyzer.model.contract.run_note import (
+    ACCUMULATOR_ROLE,
+    UNUSED_ROLE,
+    HeldTensors,
+)
 from analyzer.model.graph.buffer_sharing import find_copies_of_inputs
 from analyzer.model.graph.graph_index import PASSING_ROLES, Phase
 from analyzer.model.recording.labels import ELEMENT_ROLE
@@ -184,6 +188,8 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
     role = str(row["role"])
     reader = str(row["waits_for"]).removeprefix("StatefulPartitionedCall/")
 
+    if role == UNUSED_ROLE:
+        return role
     if row["variable"] or category in _VARIABLES:
         is_changing = category == Category.GRADIENT and role != ACCUMULATOR_ROLE
         if category == Category.TEMPORARY or is_changing:
@@ -208,10 +214,8 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
 
     # TensorFlow's graph has other readers than the compiled module, which fuses ops.
     if not row["is_sure"] or row["instruction"]:
-        unknown = "no known reader"
-        if row["instruction"]:
-            unknown = "read later in its module"
-
+        is_compiled = row["instruction"]
+        unknown = "read later in its module" if is_compiled else "no known reader"
         unsaid = _WITHOUT_READER.get(category, unknown)
         if category == Category.GRADIENT and int(row["born"]) < first:
             return "gradient of an earlier step, which the program holds"

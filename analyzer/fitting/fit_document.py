@@ -122,7 +122,11 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
         return
 
     if answer.safe:
-        reserve = "below the lowest limit, and 3 % or more below that of the largest"
+        reserve = "3 % or more below the lowest limit"
+        if answer.failing is not None:
+            reserve = (
+                "below the lowest limit, and 3 % or more below that of the largest"
+            )
         yield f"{noun} {answer.label(answer.safe)} is safe: its need is {reserve}."
     else:
         yield "No size is safe: even the smallest one may need more than the limit."

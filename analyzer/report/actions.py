@@ -278,7 +278,7 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
         check = repeat_command(report, "estimate", "--what-if", remedy)
 
     if finding.saves_bytes:
-        word = "at most" if finding.id == "workspace" else "about"
+        word = "at most" if finding.id in ("workspace", "larger-call") else "about"
         kind = "of state" if finding.id == "optimizer-state" else finding.saves_kind
         gain = f"saves {word} {format_bytes(finding.saves_bytes)} {kind}"
 

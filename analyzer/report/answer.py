@@ -264,6 +264,9 @@ def step_peak_words(report: ReportFile) -> str:
         return ""
 
     where = _phase_words(report, LifePhase.STEADY_STEP)
+    if report.error is not None:
+        where = "in the step that failed"
+
     return f"{format_bytes(shown_bytes)} requested {where}"
 
 

@@ -118,7 +118,7 @@ def test_arrays_that_fit_copies_have_their_names_and_the_process_its_size(
     assert {one["name"] for one in largest} == names
     assert largest[0]["requested_bytes"] == 51_200_000  # 8000 x 8 x 200 floats
     first = report["findings"][0]
-    assert first["id"] == "data-held"
+    assert (first["id"], first["saves_kind"]) == ("data-held", "requested")
     assert line_of("fit_array.py", "x_train =") in first["title"]
     alone = run_python("fit_array.py", cwd=tmp_path)
     expected = pytest.approx(int(alone.stdout), rel=0.1)

@@ -172,8 +172,9 @@ def test_a_saved_model_folder(workbench: Workbench) -> None:
     assert result.document["step"]["mode"] == "infer"
     assert result.document["categories_at_peak"]["parameter"] == PARAMETERS
     # Keras writes each weight twice, and TensorFlow loads both.
-    unused = result.allocations[result.allocations.role == "loaded, but not used"]
-    assert unused.requested_bytes[unused.variable.astype(str) != ""].sum() >= PARAMETERS
+    rows = result.document["tensors_at_peak"]
+    unused = [row for row in rows if row["why_alive"] == "loaded, but not used"]
+    assert sum(row["requested_bytes"] for row in unused) >= PARAMETERS
 
 
 @pytest.mark.slow  # on a sample: test_samples.py

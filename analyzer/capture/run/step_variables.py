@@ -28,6 +28,7 @@ from analyzer.model.contract.fields import SMALL_ELEMENTS, Category
 from analyzer.model.contract.run_note import (
     ACCUMULATOR_ROLE,
     STATE_ROLE,
+    UNUSED_ROLE,
     VariableNote,
 )
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
@@ -118,7 +119,7 @@ class StepVariables:
             unused = getattr(model, "unused_variables", ())
             self._add(model.variables, Category.PARAMETER)
             self._add(metrics, Category.CONSTANT, "metric")
-            self._add(unused, Category.CONSTANT, "loaded, but not used")
+            self._add(unused, Category.CONSTANT, UNUSED_ROLE)
 
         for optimizer in self.program.optimizers:
             self._add_optimizer(optimizer)

@@ -33,7 +33,7 @@ from analyzer.explain.questions.amplification import (
 )
 from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.contract.fields import Category
-from analyzer.model.graph.graph_index import Phase
+from analyzer.model.graph.graph_index import Phase, is_in_gradient_scope
 from analyzer.model.recording.labels import BATCH_ROLE, ELEMENT_ROLE
 from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLES, Finding, Severity
 from analyzer.model.units import format_bytes
@@ -84,8 +84,8 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     # The first axis with the most bytes; that of arguments if no other shape is known.
     alive = analysis.alive
     sums = _sum_by_first_axis(alive[alive["category"] != Category.PARAMETER])
-    lengths = [*map(_first_axis, _shapes_given(analysis))]
-    examples = int(sums.idxmax() if len(sums) else np.nanmax([0, *lengths]))
+    given = map(_first_axis, _shapes_given(analysis))
+    examples = int(sums.idxmax() if len(sums) else np.nanmax([0, *given]))
 
     trains = Phase.BACKWARD in analysis.recording.structure.phases.values()
     if watch is None or trains or not (watch.whole_run or watch.steps <= 1):
@@ -156,8 +156,7 @@ def _is_paired(analysis: Analysis, batch: int) -> bool:
 
 def _shapes_given(analysis: Analysis) -> set[str]:
     """Return the shapes of the arguments of the step's graph."""
-    structure = analysis.recording.structure
-    ops = structure.ops.values()
+    ops = analysis.recording.structure.ops.values()
     return {one.shape_text for op in ops if op.type == "_Arg" for one in op.outputs}
 
 
@@ -242,12 +241,13 @@ def _freed_by_half(
     is_batch &= (rows["category"] != Category.INPUT) | (first == batch)
 
     is_input = analysis.rows["category"] == Category.INPUT
-    examples = {*analysis.rows.loc[is_input, "shape"]}
+    examples = analysis.rows.loc[is_input, "shape"]
     lengths = [*weights, *(re.sub(r"^\[\d+", "", one) for one in examples)]
     known = {*re.findall(r"\d+", str(lengths))}
     length = shapes.astype(str).str.extract(r"^\[(\d+),\1(?:,\d+)?\]$", expand=False)
     is_pair = length.notna() & ~length.isin(known)
-    is_batch &= (rows["category"] != Category.CONSTANT) | is_pair
+    is_zeros = rows["op"].map(is_in_gradient_scope).astype(bool)  # as gradients
+    is_batch &= (rows["category"] != Category.CONSTANT) | is_pair | is_zeros
 
     # The bytes of a workspace are a vector. On cards it has tiles of padded examples.
     is_scratch = rows["category"].eq(Category.WORKSPACE) & ~shapes.str.contains(",")
@@ -397,10 +397,14 @@ def _find_tables(analysis: Analysis) -> tuple[pd.DataFrame, pd.Series[bool]]:
 
 
 def find_eager_results(analysis: Analysis) -> Iterator[Finding]:
-    """Report the activations of a training step whose ops run one by one from Python."""
+    """Report the activations of a training step whose ops run one by one from Python.
+
+    The name of such an op is its type; in a function the name has a scope.
+    """
     step = analysis.recording.step_config
     alive = analysis.alive
-    rows = alive[alive["category"] == Category.ACTIVATION]
+    is_scoped = alive["op"].str.contains("/")
+    rows = alive[(alive["category"] == Category.ACTIVATION) & ~is_scoped]
     trains = (analysis.rows["category"] == Category.GRADIENT).any()
     is_eager = step.eager and not step.is_jax
 
@@ -471,9 +475,12 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     state = sum_requested(slots)
     least = _STATE_RATIO * analysis.peak.requested_bytes
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
+    watch = analysis.recording.watch
 
     if state <= least or optimizer in _ONE_SLOT:
         return
+    if watch is not None and watch.whole_run and watch.ended:
+        return  # the program failed while it made the state
 
     yield report_share(
         analysis,

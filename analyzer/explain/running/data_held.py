@@ -134,7 +134,6 @@ def _report_held(sets: list[LargeConstant], *, on_card: bool) -> Finding:
         "the array in NumPy or memory-mapped and load batches with "
         f"tf.data{off_card}.",
         saves_bytes=size_bytes,
-        saves_kind="allocated",
     )
 
 

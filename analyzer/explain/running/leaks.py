@@ -388,9 +388,10 @@ def find_larger_call(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
         severity=analysis.rate(saves),
         title=f"A call besides the steps needs {format_bytes(own_bytes)}, the steps "
         f"{format_bytes(steps_bytes)} ({watch.peak_call})",
-        detail="Give evaluate, predict and the validation of fit (validation_batch_size) a "
-        "batch size such as that of the steps, and call a model on batches, not on a whole "
-        "data set. The saving is that down to the steps.",
+        detail="If its batch is larger than that of the steps, give evaluate, predict or "
+        "the validation of fit (validation_batch_size) a smaller one, and call a model on "
+        "batches, not on a whole data set. The saving is that down to the steps; arrays "
+        "of the call's own, such as validation_data, are no part of it.",
         saves_bytes=saves,
         saves_kind="allocated",
     )

@@ -245,6 +245,7 @@ class VariableNote:
 
 # Role of plain variables, which no Keras object holds and no gradient was taken of.
 STATE_ROLE = "state"
+UNUSED_ROLE = "loaded, but not used"  # a second copy in a SavedModel of Keras
 
 # Role of variables to which a step adds gradients.
 ACCUMULATOR_ROLE = "gradient accumulator"

@@ -423,10 +423,13 @@ def label_eager(
     is_convolution = allocations["op"].isin(CONVOLUTIONS).to_numpy()
     labels.op_type[is_convolution] = allocations["op"][is_convolution]
     is_scratch = (allocations["dtype"] == "uint8").to_numpy()
+    is_temp = (allocations["region"] == "temp").to_numpy()
+    is_copy = is_convolution & is_temp & _is_on_card(allocations)
 
     # The first rule that matches decides; None leaves a buffer unattributed.
     rules = (
         (is_convolution & is_scratch, Category.WORKSPACE, ""),
+        (is_copy, Category.WORKSPACE, COPY_ROLE),
         *_list_rules_without_op(allocations, lives, by_python, infer, jit, is_captured),
         *_list_rules_by_op(lives, phases, backward, is_value, infer),
     )
@@ -515,12 +518,6 @@ def _list_rules_by_op(
     yield inside & ~lives.until_next, Category.TEMPORARY, "outlives its step"
 
     yield inside, *describe_value(Phase.FORWARD)
-
-
-def find_first_births(table: pd.DataFrame, chosen: np.ndarray) -> dict[int, int]:
-    """Return step -> instant of the first birth among the chosen rows, bool, shape ``(n,)``."""
-    first = table[chosen].groupby("step")["born"].min()
-    return {int(step): int(instant) for step, instant in first.items()}
 
 
 class Lifetimes:

@@ -166,7 +166,14 @@ def find_roles_of_state(
             continue
 
         handle = handles.get(variable.argument)
-        users = _find_users(structure, handle) if handle else []
+        used = structure.users_behind(handle, ALIAS_OPS) if handle else []
+
+        # Also through control flow; of a function that XLA compiles its ops, not the call.
+        users = [
+            op
+            for op in used
+            if op.type not in ALIAS_OPS and not op.attrs.get("_XlaMustCompile")
+        ]
 
         if any(_accumulates(structure, op, users) for op in users):
             roles[number] = (Category.GRADIENT.value, ACCUMULATOR_ROLE)
@@ -174,18 +181,6 @@ def find_roles_of_state(
             roles[number] = state
 
     return roles
-
-
-def _find_users(structure: GraphIndex, handle: str) -> list[Op]:
-    """Return the ops that use the handle, also through control flow.
-
-    For a function that XLA compiles, these are its ops, not the call.
-    """
-    return [
-        op
-        for op in structure.users_behind(handle, ALIAS_OPS)
-        if op.type not in ALIAS_OPS and not op.attrs.get("_XlaMustCompile")
-    ]
 
 
 def _accumulates(structure: GraphIndex, op: Op, users: list[Op]) -> bool:

@@ -13,7 +13,6 @@ from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex, Phase
 from analyzer.model.recording.attribution import (
-    find_first_births,
     label_eager,
     label_graph,
     match_outputs,
@@ -249,7 +248,10 @@ def _attribute(
         sharing,
         tensors,
         infer=infer,
-        backward_starts=find_first_births(table, backward & in_steps),
+        backward_starts=table[backward & in_steps]
+        .groupby("step")["born"]
+        .min()
+        .to_dict(),
     )
 
     label_eager(

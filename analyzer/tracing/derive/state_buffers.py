@@ -323,8 +323,11 @@ def _find_held(
     initial = [row for row in slots if _INITIALIZER in ops[row]]
     written = [row for row in slots if ops[row].endswith(_ASSIGN)]
 
-    if written:  # a session writes slots, and keeps their initial values as constants
+    # A session writes slots, and keeps their initial values as constants. The first update of a resource
+    # variable copies a value that a constant shares (``PrepareToUpdateVariable``).
+    if written or any(_APPLY.search(ops[row]) for row in slots):
         rows = [row for row in rows if row not in initial]
+        initial = []
 
     found = dict.fromkeys(written or initial, _SLOT)
     begin = min((born[row] for row in found if row in initial), default=None)

@@ -32,7 +32,6 @@ from analyzer.model.recording.attribution import (
     FOLDED,
     HANDLE,
     RECEIVED,
-    find_first_births,
     label_eager,
     label_graph,
     match_outputs,
@@ -96,8 +95,8 @@ def attribute(
     held = _find_held(table, raw, note)
     _label_noted(labels, table, raw, note, structure, held)
 
-    # A session of TensorFlow 1 holds its variables itself.
-    if structure.evidence and not note.variables:
+    # A session of TensorFlow 1 holds its variables itself, at unknown addresses.
+    if structure.evidence and not any(map(any, note.snapshots)):
         for row, kind in find_state(table, structure, steps).items():
             labels.set(row, kind[0], role=kind[1])
 
@@ -124,6 +123,9 @@ def attribute(
 
     _label_gradients(labels, table, raw, note)
     _label_held(labels, held, note)
+
+    if note.watch is not None and note.watch.whole_run and note.watch.ended:
+        _label_early(labels, table)
 
     label_eager(
         labels,
@@ -188,11 +190,11 @@ def _label_by_graph(
     ops = structure.ops.values()
     kernels = [op.name for op in ops if find_gradient_kernel(op.type)]
     of_kernels = (table["op"].isin(kernels) & table["step"].notna()).to_numpy()
-    starts = find_first_births(table, of_kernels)
+    starts = table[of_kernels].groupby("step")["born"].min().to_dict()
 
     # In a step without a backward pass, which may have failed, its last birth stands for the start.
     ends = table.groupby("step")["born"].max()
-    cut = {int(step): int(end) for step, end in ends.items() if int(step) not in starts}
+    cut = ends.drop([*starts]).to_dict()
 
     label_graph(
         labels,
@@ -380,6 +382,20 @@ def _find_held(
             held[one.holder] = rows
 
     return held
+
+
+def _label_early(labels: Labels, table: pd.DataFrame) -> None:
+    """Label results from before a model's first call, in a program that failed before its steps.
+
+    The initial value of a variable is made before the variable's buffer, with the same bytes.
+    """
+    born = table["born"]
+    sizes = table["requested_bytes"]
+    of_variables = born[labels.variable != ""]
+    is_late = born >= of_variables.min()  # False for all without a variable
+    is_early = ~is_late | (born < sizes.map(of_variables.groupby(sizes).max()))
+    rows = labels.open_rows() & (is_early & (table["op"] != "")).to_numpy()
+    labels.fill(rows, Category.TEMPORARY, "building the model")
 
 
 def _label_batches(

@@ -424,9 +424,11 @@ def label_holders(
             )
 
         tensor = f"{name}:{outputs.index(own)}" if own in outputs else ""
+        is_named = holder.op_name not in _NAMELESS
+        in_module = holder.op_name if is_named else holder.instruction
         labels.append(
             {
-                "op": name or _get_own_name(holder),
+                "op": name or in_module,
                 "op_type": holder.op_type or holder.opcode,
                 "layer": layer,
                 "source": op.source if op is not None else "",
@@ -437,11 +439,6 @@ def label_holders(
         )
 
     return labels
-
-
-def _get_own_name(holder: Holder) -> str:
-    """Return the name of a holder's op in the module, or its instruction."""
-    return holder.instruction if holder.op_name in _NAMELESS else holder.op_name
 
 
 def _name_op(op_name: str, structure: GraphIndex) -> tuple[str, str]:

@@ -73,21 +73,17 @@ def test_a_real_trace_with_damage_is_never_wrong_in_silence(seed):
     rng = np.random.default_rng(seed)
     events = sample("mlp_jit")
     rows = rng.choice(len(events), 3, replace=False)
-    match seed % 4:
+    damaged = events.copy()
+    match seed % 3:
         case 0:
-            damaged = events.drop(index=rows).reset_index(drop=True)
+            damaged = events.drop(index=rows)
         case 1:
-            damaged = events.loc[np.sort(np.append(np.arange(len(events)), rows))]
-        case 2:
-            damaged = events.copy()
             damaged.loc[rows, "address"] += 64
         case _:
-            damaged = events.copy()
             damaged.loc[rows, "kind"] *= -1
     damaged = damaged.reset_index(drop=True)
     check, result = compare(from_events(damaged), damaged, BfcOptions.cpu())
-    if seed % 4 != 1:  # an event twice says nothing wrong
-        assert not check.is_exact
+    assert not check.is_exact
     check_replay(result)
     check_sequence(result.sequence)
 

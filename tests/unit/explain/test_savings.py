@@ -5,27 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from builders import with_recording
 
 from analyzer.explain.all_findings import collect
 from analyzer.explain.analysis import Analysis, analyse, saved_without
-from analyzer.explain.buffer_words import buffer_row
 from analyzer.explain.questions.amplification import Tensors
 from analyzer.explain.questions.peak_tensors import (
     find_batch_tensors,
+    find_eager_results,
     find_state,
     find_whole_tables,
 )
 from analyzer.explain.running.data_held import find_data
 from analyzer.explain.running.leaks import find_larger_call
 from analyzer.model.contract.fields import Category
-from analyzer.model.contract.report_file import TensorAtPeak, TrendFigures
+from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.run_note import LargeConstant, Op, StepConfig, WatchNote
 from analyzer.model.graph.graph_index import build_graph_index
+from analyzer.model.recording.attribution import label_eager
+from analyzer.model.recording.labels import Labels
 from analyzer.model.recording.records import (
     ALLOCATIONS,
+    COPY_ROLE,
     EVENTS,
     Device,
     Kind,
@@ -134,6 +138,10 @@ def test_half_the_batch_shrinks_only_tensors_of_the_batch() -> None:
     scratch = buffer(MIB, 10, 50, Category.WORKSPACE, "", "[1048576]")
     (found,) = find_batch_tensors(analysis_of(triples, scratch, batch=32))
     assert found.saves_bytes == 7 * MIB
+    # zeros that stand for the gradient of an output have its batch
+    zeros = buffer(8 * MIB, -1, 100, Category.CONSTANT, "", "[32,65536]")
+    (found,) = find_batch_tensors(analysis_of(zeros, batch=32, op=["gradients/AddN"]))
+    assert found.saves_bytes == 4 * MIB
     # without a known batch size, most activations have multiples of it
     parts = [
         buffer(6 * MIB, 10, 50, Category.ACTIVATION, "", shape)
@@ -155,15 +163,18 @@ def test_a_second_peak_nearly_as_high_leaves_little_to_save() -> None:
     assert saved_without(analysis, [10 * MIB], [10], [19]) == 0
 
 
-@pytest.mark.parametrize(("optimizer", "saves"), [("SGD", []), ("Adam", [2 * MIB])])
+@pytest.mark.parametrize(
+    ("optimizer", "ended", "saves"),
+    [("SGD", "", []), ("Adam", "", [2 * MIB]), ("Adam", "ValueError", [])],
+)
 def test_only_an_optimizer_with_several_slots_can_have_fewer(
-    optimizer: str, saves: list[int]
+    optimizer: str, ended: str, saves: list[int]
 ) -> None:
     state = buffer(4 * MIB, -1, 100, Category.OPTIMIZER_STATE, "slots")
     analysis = analysis_of(state, buffer(MIB, -1, 100, Category.PARAMETER, "kernel"))
-    found = find_state(
-        with_recording(analysis, step_config=StepConfig(optimizer=optimizer))
-    )
+    config = StepConfig(optimizer=optimizer)
+    watch = WatchNote(whole_run=True, ended=ended)
+    found = find_state(with_recording(analysis, step_config=config, watch=watch))
     assert [one.saves_bytes for one in found] == saves
 
 
@@ -192,6 +203,14 @@ def test_an_op_has_its_own_line_not_that_of_its_call() -> None:
     assert tensors.line_of({"op": "call/mul"}) == "loss.py:3"
 
 
+def test_ops_of_a_function_do_not_run_from_python() -> None:
+    rows = [buffer(8 * MIB, 10, 50, Category.ACTIVATION)]
+    rows += [buffer(MIB, 60, 70, Category.GRADIENT)]
+    analysis = analysis_of(*rows, op=["call/Relu", "Mul"])
+    eager = with_recording(analysis, step_config=StepConfig(eager=True))
+    assert not [*find_eager_results(eager)]
+
+
 def test_a_dense_gradient_of_a_table_is_no_fault_of_the_optimizer() -> None:
     # GIVEN a table with a regularizer, whose gradient has a number for each row
     analysis = analysis_of(
@@ -211,7 +230,12 @@ def test_a_larger_call_is_named_also_if_the_trace_has_it() -> None:
         buffer(9 * MIB, 60, 90, Category.ACTIVATION),
     )
     step = replace(analysis.recording.steps[0], last=50)
-    watch = WatchNote(step="f", steps=1, peak_call="a.py:2", own_peaks=(9 * MIB,))
+    watch = WatchNote(
+        steps=1,
+        where="a.py:1",
+        peak_call="a.py:2",
+        own_peaks=(9 * MIB,),
+    )
 
     (found,) = find_larger_call(
         with_recording(analysis, steps=(step,), watch=watch), watch
@@ -229,7 +253,20 @@ def test_a_data_set_beside_the_device_is_no_finding() -> None:
     assert not [*find_data(analysis, WatchNote(constants=(data,)), flat)]
 
 
-def test_a_column_reaches_a_row_of_the_report_by_its_field() -> None:
-    analysis = analysis_of(buffer(MIB, 1, 9, Category.ACTIVATION))
-    (row,) = analysis.alive.to_dict("records")
-    assert buffer_row(row, TensorAtPeak).dies == 9
+def test_a_layout_copy_of_an_eager_convolution_is_workspace() -> None:
+    recording = analysis_of(buffer(MIB, 1, 9, Category.TEMPORARY)).recording
+    table = recording.allocations.assign(
+        op="Conv2D", region="temp", allocator="GPU_0_bfc"
+    )
+    labels = Labels(1)
+    label_eager(
+        labels,
+        table,
+        recording.steps,
+        np.array([0]),
+        np.array([], int),
+        np.array([False]),
+        infer=False,
+        jit=False,
+    )
+    assert labels.role[0] == COPY_ROLE

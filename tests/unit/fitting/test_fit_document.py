@@ -91,6 +91,7 @@ def test_one_size_of_the_card_and_the_parts_of_it() -> None:
     assert "100.0 MiB" not in text
     given = to_text(replace(ANSWER, limit_of="given"))
     assert "limit of 100.0 MiB is for TensorFlow's pool alone" in given
+    assert "3 % or more below the lowest" in to_text(replace(ANSWER, failing=None))
 
 
 def test_page_and_terminal_show_names_as_text() -> None:

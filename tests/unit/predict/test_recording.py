@@ -8,7 +8,6 @@ import pytest
 from analyzer.model.contract.child_messages import WhatIf
 from analyzer.model.contract.fields import Category
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.records import ALLOCATIONS, EVENTS, Kind
 from analyzer.session.opening import explain
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import compare, from_recording
@@ -49,17 +48,12 @@ def test_inference_is_predicted_to_the_category():
 @pytest.mark.parametrize("name", ["infer", "cnn", "accumulation"])
 def test_a_prediction_is_a_recording_like_any_other(name):
     recording = predicted(name)
-    assert recording.kind is Kind.ESTIMATE
-    assert list(recording.events) == list(EVENTS)
-    assert list(recording.allocations) == list(ALLOCATIONS)
-    assert len(recording.steps) == 3
     assert (recording.allocations["born"] >= 0).all()
     analysis = explain(recording, WhatIf(), search=False)
     assert np.array_equal(analysis.line.allocated[1:], recording.events["in_use_bytes"])
     assert analysis.categories[Category.UNATTRIBUTED.value] == 0
     check, _ = compare(from_recording(recording), recording.events, BfcOptions.cpu())
     assert check.is_exact
-    assert analysis.findings
 
 
 def test_a_prediction_is_the_same_each_time():

@@ -104,3 +104,8 @@ def test_a_lost_end_with_its_step_marks_still_there() -> None:
     middle = (steps[-1].start_ps + steps[-1].end_ps) // 2
     cut = altered(raw, lambda events: events[(events["time_ps"] < middle).to_numpy()])
     assert "lost-end" in ids(cut)
+    # a step that failed before its first request has no events
+    failed = read_trace(sample_trace("oom"))
+    start = failed.step_markers[-1].start_ps
+    begun = altered(failed, lambda events: events[events["time_ps"] < start])
+    assert "step-marks" not in ids(begun, "oom")
