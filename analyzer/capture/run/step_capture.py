@@ -270,18 +270,15 @@ def note_compiled_functions(program: Program, function: Any) -> list[str]:
     if function is None or program.config.jit:
         return []
 
-    names = list(
-        dict.fromkeys(map(_get_python_name, graphs.find_compiled_calls(function.graph)))
+    # the name in ``__inference_NAME_12`` or ``__inference___backward_NAME_12_34``
+    names = dict.fromkeys(
+        re.sub(r"^(__(inference|forward|backward)_)+|(_\d+)+$", "", one)
+        for one in graphs.find_compiled_calls(function.graph)
     )
     if not names:
         return []
 
-    return [f"XLA compiles {_list_first(names)} inside this step."]
-
-
-def _get_python_name(function_name: str) -> str:
-    """Return the name in ``__inference_NAME_12`` or ``__inference___backward_NAME_12_34``."""
-    return re.sub(r"^(__(inference|forward|backward)_)+|(_\d+)+$", "", function_name)
+    return [f"XLA compiles {_list_first(list(names))} inside this step."]
 
 
 def _describe_inputs(

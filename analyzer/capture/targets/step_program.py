@@ -45,10 +45,6 @@ class Program:
         return tuple(map(tf.convert_to_tensor, self.args))
 
 
-def _is_fed(value: Any) -> bool:
-    return tf.is_tensor(value) or isinstance(value, np.ndarray | np.generic)
-
-
 # Attributes of a step that may hold its model and optimizer.
 _OWNERS = ("model", "models", "optimizer", "optimizers")
 
@@ -148,7 +144,11 @@ def make_function_program(
     return Program(
         call=lambda: function(*args),
         # A ragged or sparse tensor is fed as its component tensors.
-        args=tuple(filter(_is_fed, tf.nest.flatten(args, expand_composites=True))),
+        args=tuple(
+            one
+            for one in tf.nest.flatten(args, expand_composites=True)
+            if tf.is_tensor(one) or isinstance(one, np.ndarray | np.generic)
+        ),
         function=function if is_tf_function(function) else None,
         traced_args=args,
         models=models,

@@ -55,9 +55,6 @@ from analyzer.tracing.parse.xplane import WATCHED_STEP
 _START = profiler_v2.start
 _STOP = profiler_v2.stop
 
-# traced steps that suffice if the program's own profile ends the trace early
-_ENOUGH = 2
-
 # Eager tensors before the steps from which on the trace from the program's start ends: about 100 MB.
 _MAX_TENSORS = 200_000
 
