@@ -138,13 +138,14 @@ class SetupValues:
             for one in args
         ]
         own = old(*given)
-        is_known = given[3:] and id(given[3]) in self.initial
+        handles = [one for one in given if getattr(one, "dtype", None) == tf.resource]
+        is_known = handles and all(id(one) in self.initial for one in handles)
 
         if not is_known or given[1] == "DestroyResourceOp":
             return own
 
-        given[3] = self.read(given[3]).handle
-        true = old(*given)
+        known = {id(one): self.read(one).handle for one in handles}
+        true = old(*(known.get(id(one), one) for one in given))
 
         if true is not None:
             private.record_identity(true, own)
