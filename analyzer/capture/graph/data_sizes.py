@@ -388,7 +388,11 @@ class SizedGraph:
                 return
 
             outputs = self._infer()
-            if any(map(self._is_contradicted, outputs, outputs.values())):
+            if any(  # known shapes are lost: the inputs of an op contradict each other
+                now.shape is None and before.shape is not None
+                for name, specs in outputs.items()
+                for now, before in zip(specs, self.outputs[name], strict=True)
+            ):
                 self._shapes, self.sizes = earlier
                 return
 
@@ -410,13 +414,6 @@ class SizedGraph:
 
             self._refuted |= self._shapes.keys() - known.keys()
             self._shapes = known
-
-    def _is_contradicted(self, name: str, specs: tuple[TensorSpec, ...]) -> bool:
-        """Return whether an op's known shapes are lost: its inputs contradict each other."""
-        return any(
-            now.shape is None and before.shape is not None
-            for now, before in zip(specs, self.outputs[name], strict=True)
-        )
 
     def _learn(
         self,

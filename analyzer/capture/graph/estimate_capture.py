@@ -375,8 +375,11 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
 @contextmanager
 def pretend_gpu() -> Iterator[None]:
     """Let Keras find a GPU in the block, use cuDNN's recurrent layers, and place its variables there."""
+    device = property(
+        lambda one: _HOST if one.dtype.name in VARIABLES_ON_HOST else _CARD
+    )
     with (
-        patch.object(private.BaseResourceVariable, "device", property(_find_device)),
+        patch.object(private.BaseResourceVariable, "device", device),
         # Not in every Keras:
         patch.object(private.keras_nn, private.CPU_ONLY, lambda: False, create=True),
         patch.object(
@@ -387,10 +390,6 @@ def pretend_gpu() -> Iterator[None]:
         ),
     ):
         yield
-
-
-def _find_device(variable: Any) -> str:
-    return _HOST if variable.dtype.name in VARIABLES_ON_HOST else _CARD
 
 
 # Errors of code that may have failed because the weights are zeros.

@@ -15,7 +15,6 @@ import tensorflow as tf
 from analyzer.capture.graph.plain_graphs import find_op_line
 from analyzer.capture.private_names import (
     FuncGraph,
-    HostVariable,
     copy_op,
     find_free_name,
     find_host_inputs,
@@ -29,10 +28,13 @@ from analyzer.capture.private_names import (
     record_identity,
     stop_recording,
 )
-from analyzer.capture.targets.host_setup import SetupValues, find_original
+from analyzer.capture.targets.host_setup import (
+    HOST,
+    SetupValues,
+    find_original,
+    make_host_variable,
+)
 from analyzer.model.contract.run_note import read_op_types
-
-HOST = "/device:CPU:0"
 
 # Op types whose value the executor has without a kernel of the card; a finite number is assumed.
 IN_HOST_MEMORY = frozenset(
@@ -118,14 +120,6 @@ def get_tables(graph: Any) -> _GraphTables:
 
     tables: _GraphTables = getattr(graph, _TABLES)
     return tables
-
-
-def make_host_variable(value: Any, *, has_open_shape: bool = False) -> Any:
-    """Return a variable of ours on the host, which may get values of other shapes."""
-    shape = tf.TensorShape(None) if has_open_shape else None
-
-    with tf.init_scope(), tf.device(HOST):
-        return HostVariable(value, trainable=False, shape=shape)
 
 
 class HostValues:
@@ -511,7 +505,7 @@ class HostValues:
     def _read_slot(self, graph: Any, tensor: Any, place: int, value: Any) -> Any:
         """Return the value that an argument has at each call; None if it is unknown."""
         if value is not None and place not in self.slots:
-            self.slots[place] = make_host_variable(value, has_open_shape=True)
+            self.slots[place] = make_host_variable(value, shape=tf.TensorShape(None))
 
         slot = self.slots.get(place)
         if slot is None or slot.dtype != tensor.dtype:
@@ -595,23 +589,13 @@ class HostValues:
     def _read_variable(self, graph: Any, handle: Any) -> Any:
         """Return a variable's initial value, or that of its follower on the host if it is small."""
         eager = self._find_handle(handle)
-        variable = id(eager)
-        if variable not in self.setup.initial and variable not in self.followers:
+        if id(eager) in self.setup.initial and id(eager) not in self.followers:
+            self._add_follower(eager)
+
+        if id(eager) not in self.followers:  # an assigned value is unknown
             raise UnknownValueError
 
-        spec = get_handle_spec(eager)
-        size_bytes = (spec.shape.num_elements() or 0) * spec.dtype.size
-
-        if size_bytes > _MOST_WEIGHT_BYTES:
-            raise UnknownValueError
-
-        follower = self._get_follower(
-            eager,
-            spec,
-            has_assignments=size_bytes <= _SMALL_BYTES,
-        )
-
-        return self._read_host_variable(graph, follower)
+        return self._read_host_variable(graph, self.followers[id(eager)])
 
     def _read_host_variable(self, graph: Any, variable: Any) -> Any:
         handle = self._capture(graph, variable.handle)
@@ -619,25 +603,20 @@ class HostValues:
         with self.making(graph):
             return tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype)
 
-    def _get_follower(self, eager: Any, spec: Any, *, has_assignments: bool) -> Any:
-        """Return the variable on the host that has another's true value."""
-        if id(eager) not in self.followers:
-            value = self.setup.initial[id(eager)]
-            with tf.init_scope(), tf.device(HOST):
-                value = value() if callable(value) else value
-                value = tf.identity(tf.convert_to_tensor(value, spec.dtype))
+    def _add_follower(self, eager: Any) -> None:
+        """Let a variable on the host have another's true value; not that of a large one."""
+        spec = get_handle_spec(eager)
+        size_bytes = (spec.shape.num_elements() or 0) * spec.dtype.size
 
-            self.followers[id(eager)] = make_host_variable(value)
+        if size_bytes > _MOST_WEIGHT_BYTES:
+            return
 
-            if has_assignments:
-                self.followed.add(id(eager))
-                for assignment in self.assigned.get(id(eager), ()):
-                    self._assign(id(eager), *assignment)
+        self.followers[id(eager)] = self.setup.read(eager)
 
-        if id(eager) not in self.followers:  # an assigned value is unknown
-            raise UnknownValueError
-
-        return self.followers[id(eager)]
+        if size_bytes <= _SMALL_BYTES:
+            self.followed.add(id(eager))
+            for assignment in self.assigned.get(id(eager), ()):
+                self._assign(id(eager), *assignment)
 
     def _follow(self, graph: Any, op_type: str, inputs: Any) -> None:
         """Assign the true value also to the follower of a variable."""

@@ -17,21 +17,21 @@ import tensorflow as tf
 from analyzer.capture import private_names as private
 from analyzer.capture.run.host_values import (
     ASSIGNMENTS,
-    HOST,
     IN_HOST_MEMORY,
     SIZED,
     HostValues,
     link_gradient,
-    make_host_variable,
     select_all_or_none,
 )
 from analyzer.capture.run.step_variables import find_address
 from analyzer.capture.run.true_values import give_true_values
 from analyzer.capture.run.wrapped_calls import Arguments, wrap_calls
 from analyzer.capture.targets.host_setup import (
+    HOST,
     SetupValues,
     find_original,
     keep_value,
+    make_host_variable,
     mark_unknown,
 )
 from analyzer.capture.watch.user_lines import find_calling_line
@@ -115,7 +115,12 @@ class ProgramValues:
                 self._functions.forget_follower(variable)
 
             results = call(function, *args, **kwargs)
-            if any(map(_is_empty, tf.nest.flatten(results))):  # XLA reads their sizes
+            if any(  # XLA reads the size of an empty result
+                isinstance(one, tf.Tensor)
+                and one.shape.num_elements() == 0
+                and "GPU" in one.backing_device
+                for one in tf.nest.flatten(results)
+            ):
                 self._note(function.python_function.__name__, "a size")
 
             return results
@@ -219,7 +224,10 @@ class ProgramValues:
         if op_type in ASSIGNMENTS or op_type == "ReadVariableOp":
             known[0] = self._find_follower(inputs[0], known[1:])
 
-        if private.is_host_only(op_type) or any(map(_is_text, inputs)):
+        if private.is_host_only(op_type) or any(
+            getattr(one, "dtype", None) == tf.string  # no card can hold strings
+            for one in inputs
+        ):
             given = [
                 own if host is None else host
                 for host, own in zip(known, inputs, strict=True)
@@ -406,15 +414,6 @@ def _list_tensors(structure: Any) -> list[Any]:
     ]
 
 
-def _is_empty(result: Any) -> bool:
-    """Return whether a result is a tensor of the card without elements."""
-    return (
-        isinstance(result, tf.Tensor)
-        and result.shape.num_elements() == 0
-        and "GPU" in result.backing_device
-    )
-
-
 def _lacks_value(result: Any) -> bool:
     """Return whether an op's result lacks a value that the host may keep.
 
@@ -441,11 +440,6 @@ def _is_unknown(value: Any) -> bool:
         return False
 
     return find_original(value) is None
-
-
-def _is_text(value: Any) -> bool:
-    """Return whether an op's input is a tensor of strings, which no card can hold."""
-    return isinstance(value, tf.Tensor) and value.dtype == tf.string
 
 
 def _find_host_value(value: Any) -> Any:

@@ -4,7 +4,7 @@ Wraps the functions by which TensorFlow creates ops, captures tensors, calls fun
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -115,17 +115,14 @@ def _call_function(
         return old(function, *args, **kwargs)
     except NeedInlining:
         values.inlined.add(function)
-        _initialize(values.created[count:])
+
+        # The function that would initialize them after its trace is left out.
+        with tf.init_scope():
+            for variable, value in values.created[count:]:
+                if not tf.raw_ops.VarIsInitializedOp(resource=variable.handle):
+                    variable.assign(value() if callable(value) else value)
     finally:
         values.depth -= 1
         del values.created[count:]
 
     return call_inline(function, *args, **kwargs)
-
-
-def _initialize(created: Sequence[tuple[Any, Any]]) -> None:
-    """Give variables their values: the function that would do so after its trace is left out."""
-    with tf.init_scope():
-        for variable, value in created:
-            if not tf.raw_ops.VarIsInitializedOp(resource=variable.handle):
-                variable.assign(value() if callable(value) else value)

@@ -3,7 +3,6 @@
 No kernel of a simulated card computes, so a vocabulary or an adapted layer would be built from zeros.
 """
 
-import math
 import os
 import weakref
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from analyzer.capture.private_names import get_classes
 from analyzer.capture.run.wrapped_calls import wrap_calls
 
 _CARD = "/GPU:0"
+HOST = "/device:CPU:0"
 _STAYS = (tf.string, tf.resource, tf.variant)  # on the host
 
 # Attribute of an ``int32`` tensor made from a Python or NumPy value, which stays on the host.
@@ -65,6 +65,12 @@ def find_original(tensor: Any) -> Any:
     return None if is_unknown else tensor
 
 
+def make_host_variable(value: Any, **settings: Any) -> Any:
+    """Return a variable of ours on the host, with a value or a function that makes it."""
+    with tf.init_scope(), tf.device(HOST):
+        return private.HostVariable(value, trainable=False, **settings)
+
+
 class SetupValues:
     """True values of the setup's tensors and variables, which the card does not have."""
 
@@ -72,15 +78,16 @@ class SetupValues:
         # Each entry holds its objects, so that no other object gets their id.
         self.copies: dict[int, tuple[Any, Any]] = {}  # host's id -> host's, card's
 
-        # id of a living variable's handle -> the initial value or a function that makes it
+        # id of a living variable's handle -> initial value, a function that makes it, or variable
         self.initial: dict[int, Any] = {}
 
     def move(self, tensor: Any) -> Any:
         """Return the card's copy of an eager tensor of the setup; itself if it belongs on the host."""
-        if not _can_move(tensor):
-            return tensor
-
-        if "GPU" in tensor.device or getattr(tensor, _IS_CONSTANT, False):
+        if (
+            not _can_move(tensor)
+            or "GPU" in tensor.device
+            or hasattr(tensor, _IS_CONSTANT)
+        ):
             return tensor
 
         if id(tensor) not in self.copies:
@@ -102,9 +109,7 @@ class SetupValues:
     def remember(self, variable: Any, value: Any) -> None:
         """Keep the initial value of a variable, or the function that makes it."""
         handle = getattr(variable, "handle", None)
-        is_small = (
-            callable(value) or math.prod(variable.shape.as_list()) <= _MOST_ELEMENTS
-        )
+        is_small = callable(value) or variable.shape.num_elements() <= _MOST_ELEMENTS
 
         # A function that is being traced initializes it with a tensor of its own.
         is_lost = tf.is_tensor(value) and not private.is_eager(value)
@@ -114,6 +119,41 @@ class SetupValues:
 
             # A reference would keep the variable's memory on the card.
             weakref.finalize(handle, self.initial.pop, id(handle), None)
+
+    def read(self, handle: Any) -> Any:
+        """Return a variable on the host with the true value of the one with this handle."""
+        value = self.initial[id(handle)]
+        if not isinstance(value, private.HostVariable):
+            spec = private.get_handle_spec(handle)
+            value = self.initial[id(handle)] = make_host_variable(
+                value, dtype=spec.dtype
+            )
+
+        return value
+
+    def execute(self, own_scope: Any, old: Any, *args: Any) -> Any:
+        """Run an eager op of the setup; one on a variable also on the host, for its true value."""
+        if private.get_eager_device() is not own_scope:
+            return old(*args)
+
+        given = [
+            one.value() if isinstance(one, private.ResourceVariable) else one
+            for one in args
+        ]
+        own = old(*given)
+        handles = [one for one in given if getattr(one, "dtype", None) == tf.resource]
+        is_known = handles and all(id(one) in self.initial for one in handles)
+
+        if not is_known or given[1] == "DestroyResourceOp":
+            return own
+
+        known = {id(one): self.read(one).handle for one in handles}
+        true = old(*(known.get(id(one), one) for one in given))
+
+        if true is not None:
+            private.record_identity(true, own)
+
+        return true
 
 
 _collected: list[SetupValues] = []
@@ -173,28 +213,30 @@ def run_setup_on_host() -> Iterator[None]:
 
         stack.enter_context(tf.variable_creator_scope(create))
 
-        for model_class in get_classes("Model"):
-            call = partial(_call_on_card, own_scope)
-            stack.enter_context(wrap_calls(model_class, "__call__", call))
-
+        on_card = partial(_call_on_card, own_scope)
+        execute = partial(values.execute, own_scope)
+        for wrapped in (
+            *(wrap_calls(one, "__call__", on_card) for one in get_classes("Model")),
             # A setup may also train or test its model, as a script without ``__main__`` does.
-            for name in _RUNS:
-                stack.enter_context(wrap_calls(model_class, name, _call_anywhere))
+            *(
+                wrap_calls(one, name, _call_anywhere)
+                for one in get_classes("Model")
+                for name in _RUNS
+            ),
+            wrap_calls(private.Function, "__call__", _call_compiled),
+            wrap_calls(private.constant_op, "convert_to_eager_tensor", _mark_constant),
+            wrap_calls(private.pywrap_tfe, "TFE_Py_FastPathExecute", execute),
+        ):
+            stack.enter_context(wrapped)
 
-        compiled = private.Function, "__call__", _call_compiled
-        stack.enter_context(wrap_calls(*compiled))
-
-        convert = private.constant_op, "convert_to_eager_tensor", _mark_constant
-        stack.enter_context(wrap_calls(*convert))
         yield
 
 
 def _call_on_card(own_scope: Any, old: Any, model: Any, *args: Any, **kw: Any) -> Any:
     """Call a model on the card: only to build it, at no cost."""
     is_free = tf.executing_eagerly() and private.get_eager_device() is own_scope
-    device = _CARD if is_free and model.weights else None
 
-    with nullcontext() if device is None else tf.device(device):
+    with tf.device(_CARD) if is_free and model.weights else nullcontext():
         return old(model, *args, **kw)
 
 

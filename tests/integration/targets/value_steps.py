@@ -14,6 +14,9 @@ def decided():
     """Return a step in which values of the inputs and a counter decide."""
     seen = tf.Variable(0, dtype=tf.int64, trainable=False)
     tf.Variable(tf.zeros((16 * ROWS, WIDTH)))  # which nobody keeps
+    read_early = tf.Variable(4.0)
+    read_early.assign_add(5.0)
+    times = int(tf.reduce_sum(read_early))
 
     def choose(x):
         return x[x.mean(1) > 0.5]
@@ -29,7 +32,7 @@ def decided():
         kept = halve(x)
         seen.assign_add(1)
         if seen % 3 == 0:
-            kept = tf.tile(kept, (9, 1))
+            kept = tf.tile(kept, (times, 1))
         tf.debugging.assert_greater(tf.reduce_max(x), 0.0)
         # The loop comes last, so that chance does not decide the step's peak.
         with tf.control_dependencies([chosen, kept]):
