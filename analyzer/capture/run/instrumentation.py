@@ -69,7 +69,7 @@ class Observations:
 
         # Type, or type and bytes, of an eager op under a tape -> lines of the user's code that ran it;
         # path of a layer of Keras -> line that created it.
-        self.tape_lines: dict[str, set[str]] = {}
+        self.source_lines: dict[str, set[str]] = {}
         self._marks = 0
 
     def find_phases(self) -> PhaseFinder:
@@ -97,15 +97,15 @@ class Observations:
 
         line = find_calling_line()
         op_type = getattr(op_type, "decode", lambda: op_type)()
-        self.tape_lines.setdefault(op_type, set()).add(line)
+        self.source_lines.setdefault(op_type, set()).add(line)
 
         for output in outputs:
             size = output.shape.num_elements() * output.dtype.size
-            self.tape_lines.setdefault(f"{op_type} {size}", set()).add(line)
+            self.source_lines.setdefault(f"{op_type} {size}", set()).add(line)
 
     def find_only_lines(self) -> dict[str, str]:
-        """Return the keys of ``tape_lines`` that have one line of the user."""
-        found = self.tape_lines.items()
+        """Return the keys of ``source_lines`` that have one line of the user."""
+        found = self.source_lines.items()
         return {name: min(lines) for name, lines in found if len(lines) == 1}
 
     def add_gradients(self, gradients: Any) -> None:
@@ -248,7 +248,7 @@ def _observe_scope(observed: Observations, scope: Any) -> None:
     caller = scope.caller
     path = str(getattr(caller, "path", None) or getattr(caller, "name", "") or "")
     kind = next(name for kind, name in _KINDS if isinstance(caller, kind))
-    observed.tape_lines[path] = {getattr(caller, "analyzer_line", "")}
+    observed.source_lines[path] = {getattr(caller, "analyzer_line", "")}
 
     if not tf.executing_eagerly():
         if name := tf.get_current_name_scope():

@@ -158,7 +158,7 @@ def describe_capture(
         functions=tuple(one.prefix for one in further),
         eager_gradients={mark: tuple(addresses) for mark, addresses in marks},
         scopes=observed.scopes,
-        tape_lines=observed.find_only_lines(),
+        source_lines=observed.find_only_lines(),
         function="" if function is None else graphs.decode_name(function.name),
         error=capturing.error,
         unknown_values=capturing.unknown,

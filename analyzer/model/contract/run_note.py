@@ -376,7 +376,7 @@ class RunFile:
     scopes: Mapping[Name, tuple[Name, Name]] = field(default_factory=dict)
     # type, or type and bytes, of an eager op -> the only line of the user that runs it under a tape;
     # path of a layer -> line that creates it
-    tape_lines: Mapping[Name, Name] = field(default_factory=dict)
+    source_lines: Mapping[Name, Name] = field(default_factory=dict)
     graph: Name | None = None  # its file; None for an eager step
     function: Name = ""
     error: Failure | None = None

@@ -124,7 +124,7 @@ def _make_recording(
             memory_limit_bytes=card_limit_bytes or placed.memory_limit_bytes,
         ),
         step_config=note.step,
-        layer_lines=note.tape_lines,
+        layer_lines=note.source_lines,
         events=events,
         allocations=allocations,
         allocator=device.allocator,

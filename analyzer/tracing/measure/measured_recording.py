@@ -213,7 +213,7 @@ def measure(
         simulated_run=note.simulated_card,
         repeats=note.repeats,
         has_unknown_values=bool(note.unknown_values),
-        layer_lines=note.tape_lines,
+        layer_lines=note.source_lines,
         watch=note.watch,
         sharing=sharing,
         op_runs=raw.op_runs,

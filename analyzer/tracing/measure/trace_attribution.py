@@ -335,7 +335,7 @@ def _label_lines(
     is_taped = is_forward & table["step"].notna().to_numpy()
     is_taped &= (labels.source == "") & (labels.role != AFTER_ROLE)
 
-    lines = note.tape_lines
+    lines = note.source_lines
     pairs = table.loc[is_taped, ["op", "requested_bytes"]].itertuples(index=False)
     labels.source[is_taped] = [
         lines.get(f"{op} {size}", lines.get(op, "")) for op, size in pairs

@@ -29,6 +29,6 @@ def test_without_markers_the_peak_is_that_of_the_whole_trace(tmp_path: Path) -> 
 def test_the_lines_of_a_tape_are_those_of_forward_ops() -> None:
     labels = Labels(3)
     table = pd.DataFrame({"op": "Mul", "step": 0, "requested_bytes": [8, 16, 8]})
-    note = RunNote(tape_lines={"Mul": "a.py:3", "Mul 16": "a.py:5"})
+    note = RunNote(source_lines={"Mul": "a.py:3", "Mul 16": "a.py:5"})
     _label_lines(labels, table, note, np.arange(3) < 2)
     assert [*labels.source] == ["a.py:3", "a.py:5", ""]
