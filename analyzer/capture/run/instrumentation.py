@@ -161,10 +161,6 @@ def observe_step() -> Iterator[Observations]:
 
         return result
 
-    def create(old: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
-        vars(layer)["analyzer_line"] = find_calling_line()
-        old(layer, *args, **kwargs)
-
     def apply(old: Any, optimizer: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
         grads = list(grads)
         observed.add_gradients(grads)
@@ -200,7 +196,7 @@ def observe_step() -> Iterator[Observations]:
 
     with ExitStack() as undo:
         for owner, name, call in (
-            (keras.layers.Layer, "__init__", create),
+            (keras.layers.Layer, "__init__", _note_creation),
             (tf.GradientTape, "__enter__", begin_tape),
             (tf.GradientTape, "__exit__", end_tape),
             (tf.GradientTape, "gradient", gradient),
@@ -212,6 +208,11 @@ def observe_step() -> Iterator[Observations]:
             undo.enter_context(wrap_calls(owner, name, call))
 
         yield observed
+
+
+def _note_creation(old: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
+    vars(layer)["analyzer_line"] = find_calling_line()
+    old(layer, *args, **kwargs)
 
 
 @contextmanager
