@@ -172,7 +172,6 @@ def observe_step() -> Iterator[Observations]:
         result = old(scope)
         if closes_scope(scope) and scope.caller is not None:
             _observe_scope(observed, scope)
-
         return result
 
     def leave(old: Any, scope: Any, *args: Any, **kwargs: Any) -> Any:
@@ -189,7 +188,7 @@ def observe_step() -> Iterator[Observations]:
         return old(tape)
 
     def end_tape(old: Any, tape: Any, *args: Any) -> Any:
-        with suppress(KeyError):  # it was not added
+        with suppress(KeyError):
             op_callbacks.remove_op_callback(observed.add_line)
 
         return old(tape, *args)
