@@ -1311,9 +1311,7 @@ def _find_logits(
             saves = saved_without_rows(analysis, same, 1 - 1 / _CHUNKS)
             detail = (
                 "Compute the loss for parts of the positions inside tf.recompute_grad, "
-                "or for some of the classes (tf.nn.sampled_softmax_loss). A margin of the "
-                "target alone needs no tensor of all classes: tf.gather_nd, "
-                "tf.tensor_scatter_nd_update. "
+                "or for some of the classes (tf.nn.sampled_softmax_loss). "
                 f"The saving is that of {_CHUNKS} parts."
             )
 

@@ -158,6 +158,12 @@ def find_recomputable(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]
     )
 
 
+_FUSED = (
+    "On a card, an LSTM or GRU of Keras with recurrent_dropout=0, unroll=False and its "
+    "default activations runs in one op of cuDNN, which keeps less than a loop. "
+)
+
+
 def find_kept_again(analysis: Analysis) -> Iterator[Finding]:
     """Report results of many calls of a layer, or trips of a loop, that wait for a gradient.
 
@@ -178,13 +184,13 @@ def find_kept_again(analysis: Analysis) -> Iterator[Finding]:
         return
 
     count = int(counts[rows.index].median())
+    is_recurrent = rows["layer"].str.contains("lstm|gru", case=False).any()
+    fused = _FUSED if is_recurrent else ""
     finding = report_share(
         analysis,
         "kept-again",
         f"Results of {count:,} calls of a layer, or trips of a loop, wait for a gradient",
-        "On a card, an LSTM or GRU of Keras with recurrent_dropout=0, unroll=False and its "
-        "default activations runs in one op of cuDNN, which keeps less than a loop. "
-        "tf.recompute_grad(layer), or of the body of a loop, keeps the inputs and computes "
+        f"{fused}tf.recompute_grad(layer), or of the body of a loop, keeps the inputs and computes "
         "the results again. A long sequence can also be cut into parts, each with its own "
         "gradient and tf.stop_gradient between them. The saving is not computed: it "
         "depends on what the inputs need.",
