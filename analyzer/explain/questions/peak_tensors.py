@@ -59,6 +59,7 @@ _OF_BUFFER = [
     "category",
     "role",
     "op",
+    "layer",
     "shape",
     "variable",
 ]  # columns
@@ -209,6 +210,24 @@ def _axes_of(shape: str) -> str:
     return str(sorted(axes)) if len(axes) > 2 else shape
 
 
+def _is_packed(rows: pd.DataFrame, variables: pd.DataFrame) -> pd.Series[bool]:
+    """Say of each buffer if it is a vector as long as a kernel of its layer.
+
+    cuDNN packs the weights of a recurrent layer, and their gradients, into a vector
+    (``_cudnn_lstm``, ``keras/src/backend/tensorflow/rnn.py``). The kernel belongs to the layer's cell.
+    """
+    kernels = variables[variables["shape"].str.contains(",")]
+    layers = kernels["layer"].astype(str).str.replace(r"/?[^/]*$", "", regex=True)
+    lengths = kernels["shape"].astype(str).map(_count_elements).groupby(layers).max()
+
+    first = rows["shape"].map(_first_axis).astype("float64")
+    return first >= rows["layer"].astype(str).map(lengths).astype("float64")
+
+
+def _count_elements(shape: str) -> int:
+    return math.prod(map(int, re.findall(r"\d+", shape)))
+
+
 def _freed_by_half(
     analysis: Analysis,
     rows: pd.DataFrame,
@@ -231,6 +250,7 @@ def _freed_by_half(
     is_weight = rows["category"].isin(_OF_WEIGHTS) & shapes.map(_axes_of).isin(weights)
     is_weight |= rows["variable"] != ""
     is_weight |= rows["op"].map(_CAST_OF_WEIGHT.search).notna()
+    is_weight |= _is_packed(rows, analysis.rows[is_variable])
 
     # Most activations have the batch as their first axis, so those of unknown shape count too.
     is_example = is_retained(rows) | is_passing(rows) | rows["role"].eq(BATCH_ROLE)
