@@ -195,7 +195,7 @@ def observe_step() -> Iterator[Observations]:
 
     with ExitStack() as undo:
         for owner, name, call in (
-            (keras.layers.Layer, "__init__", _note_creation),
+            (keras.layers.Layer, "__new__", _create_layer),
             (tf.GradientTape, "__enter__", begin_tape),
             (tf.GradientTape, "__exit__", end_tape),
             (tf.GradientTape, "gradient", gradient),
@@ -209,9 +209,12 @@ def observe_step() -> Iterator[Observations]:
         yield observed
 
 
-def _note_creation(old: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
+def _create_layer(old: Any, *args: Any, **kwargs: Any) -> Any:
+    """Create a layer, and note the line; not in ``__init__``, whose signature Keras reads."""
+    layer = old(*args, **kwargs)
     vars(layer)["analyzer_line"] = find_calling_line()
-    old(layer, *args, **kwargs)
+
+    return layer
 
 
 @contextmanager
