@@ -29,6 +29,10 @@ def test_loop_body_has_shapes() -> None:
         if "MatMul" in node.op
     ]
     assert products == [(8, 8)]
+    # and an eager op that ran beside the step, with a flag, does not have the step's
+    flag = tf.function(tf.identity).get_concrete_function(tf.TensorSpec(None, tf.bool))
+    beside = infer_executed_outputs(function.graph, instantiate(flag))
+    assert "'bool', shape=(8, 8)" not in str(beside)
 
 
 def test_sparse_argument_has_a_shape() -> None:
