@@ -39,14 +39,13 @@ from analyzer.model.contract.child_messages import (
     WatchRequest,
     WhatIf,
 )
-from analyzer.model.errors import ExitCode, InputError, LimitError
+from analyzer.model.errors import USAGE_STATUS, ExitCode, InputError, LimitError
 from analyzer.model.units import format_bytes, signed_bytes
 from analyzer.report.untrusted import printable
 from analyzer.session.opening import open_hosts
 from analyzer.tracing.parse.logdir import find_run, is_assignment
 
 _ASSUMED = ", ".join(one.name for one in ASSUMPTIONS)
-_USAGE = 2  # exit status of a script that prints its usage (argparse, click)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,7 +358,9 @@ def _trace_script(
             )
 
         if result is None:
-            has_usage = end.status == _USAGE  # the script itself has said why it ended
+            has_usage = (
+                end.status == USAGE_STATUS
+            )  # the script itself has said why it ended
             if has_usage and not request.arguments:
                 _print_lines("Options of a script follow --: … -- --epochs 2")
             elif not (end.fault or has_usage):

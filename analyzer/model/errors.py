@@ -20,6 +20,9 @@ def suggest_names(name: str, names: Sequence[str]) -> str:
     return ""
 
 
+USAGE_STATUS = 2  # exit status of a program that prints its usage (argparse, click)
+
+
 class ExitCode(IntEnum):
     """Exit status of the command."""
 

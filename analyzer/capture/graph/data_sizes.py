@@ -388,11 +388,14 @@ class SizedGraph:
                 return
 
             outputs = self._infer()
-            if any(  # known shapes are lost: the inputs of an op contradict each other
+            # The inputs of an op contradict each other if known shapes are lost.
+            is_lost = any(
                 now.shape is None and before.shape is not None
                 for name, specs in outputs.items()
                 for now, before in zip(specs, self.outputs[name], strict=True)
-            ):
+            )
+
+            if is_lost:
                 self._shapes, self.sizes = earlier
                 return
 

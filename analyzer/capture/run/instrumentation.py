@@ -172,14 +172,8 @@ def observe_step() -> Iterator[Observations]:
         result = old(scope)
         if closes_scope(scope) and scope.caller is not None:
             _observe_scope(observed, scope)
+
         return result
-
-    def leave(old: Any, scope: Any, *args: Any, **kwargs: Any) -> Any:
-        mark = scope.__dict__.pop("analyzer_mark", None)
-        if mark is not None:
-            mark.__exit__(None, None, None)
-
-        return old(scope, *args, **kwargs)
 
     def begin_tape(old: Any, tape: Any) -> Any:
         if observed.eager and tf.executing_eagerly():
@@ -188,7 +182,7 @@ def observe_step() -> Iterator[Observations]:
         return old(tape)
 
     def end_tape(old: Any, tape: Any, *args: Any) -> Any:
-        with suppress(KeyError):
+        with suppress(KeyError):  # it was not added
             op_callbacks.remove_op_callback(observed.add_line)
 
         return old(tape, *args)
@@ -202,11 +196,20 @@ def observe_step() -> Iterator[Observations]:
             (tf, "gradients", gradient),
             (keras.optimizers.Optimizer, "apply", apply),
             (keras_name_scope, "__enter__", enter),
-            (keras_name_scope, "__exit__", leave),
+            (keras_name_scope, "__exit__", _leave_scope),
         ):
             undo.enter_context(wrap_calls(owner, name, call))
 
         yield observed
+
+
+def _leave_scope(old: Any, scope: Any, *args: Any, **kwargs: Any) -> Any:
+    """Leave a name scope, and end its mark in the trace."""
+    mark = scope.__dict__.pop("analyzer_mark", None)
+    if mark is not None:
+        mark.__exit__(None, None, None)
+
+    return old(scope, *args, **kwargs)
 
 
 def _create_layer(old: Any, *args: Any, **kwargs: Any) -> Any:

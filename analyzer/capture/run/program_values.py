@@ -115,12 +115,15 @@ class ProgramValues:
                 self._functions.forget_follower(variable)
 
             results = call(function, *args, **kwargs)
-            if any(  # XLA reads the size of an empty result
+            # XLA reads the size of an empty result.
+            is_read = any(
                 isinstance(one, tf.Tensor)
                 and one.shape.num_elements() == 0
                 and "GPU" in one.backing_device
                 for one in tf.nest.flatten(results)
-            ):
+            )
+
+            if is_read:
                 self._note(function.python_function.__name__, "a size")
 
             return results
@@ -224,10 +227,10 @@ class ProgramValues:
         if op_type in ASSIGNMENTS or op_type == "ReadVariableOp":
             known[0] = self._find_follower(inputs[0], known[1:])
 
-        if private.is_host_only(op_type) or any(
-            getattr(one, "dtype", None) == tf.string  # no card can hold strings
-            for one in inputs
-        ):
+        # No card can hold strings.
+        has_text = any(getattr(one, "dtype", None) == tf.string for one in inputs)
+
+        if private.is_host_only(op_type) or has_text:
             given = [
                 own if host is None else host
                 for host, own in zip(known, inputs, strict=True)

@@ -191,7 +191,7 @@ def run_setup_on_host() -> Iterator[None]:
 
     values = _collected[-1]
     with ExitStack() as stack:
-        stack.enter_context(tf.device("/CPU:0"))
+        stack.enter_context(tf.device(HOST))
         own_scope = private.get_eager_device()
 
         def create(next_creator: Any, **settings: Any) -> Any:
@@ -213,15 +213,16 @@ def run_setup_on_host() -> Iterator[None]:
 
         stack.enter_context(tf.variable_creator_scope(create))
 
-        on_card = partial(_call_on_card, own_scope)
+        # A setup may also train or test its model, as a script without ``__main__`` does.
+        calls = dict.fromkeys(_RUNS, _call_anywhere)
+        calls["__call__"] = partial(_call_on_card, own_scope)
         execute = partial(values.execute, own_scope)
+
         for wrapped in (
-            *(wrap_calls(one, "__call__", on_card) for one in get_classes("Model")),
-            # A setup may also train or test its model, as a script without ``__main__`` does.
             *(
-                wrap_calls(one, name, _call_anywhere)
+                wrap_calls(one, name, call)
                 for one in get_classes("Model")
-                for name in _RUNS
+                for name, call in calls.items()
             ),
             wrap_calls(private.Function, "__call__", _call_compiled),
             wrap_calls(private.constant_op, "convert_to_eager_tensor", _mark_constant),

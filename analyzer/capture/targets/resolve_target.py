@@ -37,7 +37,7 @@ from analyzer.model.contract.child_messages import (
     TargetSpec,
 )
 from analyzer.model.contract.run_note import StepConfig
-from analyzer.model.errors import InputError, TargetError, suggest_names
+from analyzer.model.errors import USAGE_STATUS, InputError, TargetError, suggest_names
 
 
 def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
@@ -141,7 +141,6 @@ _NO_ARGUMENTS = (
     "An imported file gets no arguments: give them defaults, or parse them "
     "under if __name__ == '__main__'."
 )
-_USAGE = 2  # exit status of ``argparse`` for arguments that are missing or wrong
 _SIGNATURE = "Save it with one: model.export(FOLDER), or tf.saved_model.save(…)."
 
 
@@ -168,7 +167,7 @@ def _convert_errors(text: str) -> Iterator[None]:
     except SystemExit as error:
         raise TargetError(
             f"{text} called sys.exit({error.code}).",
-            hint=_NO_ARGUMENTS if error.code == _USAGE else _ONLY_BUILD,
+            hint=_NO_ARGUMENTS if error.code == USAGE_STATUS else _ONLY_BUILD,
         ) from None
     except Exception as error:
         hint = "Correct this line of your code."
