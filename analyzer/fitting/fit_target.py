@@ -290,7 +290,7 @@ def fit_all_cards(
 
     with (
         listening(show) as outer,
-        open_accesses(spec) as accesses,
+        open_accesses(spec, len(kinds)) as accesses,
         closing(run_at_once(accesses, judge, kinds)) as found,
     ):
         for kind_answer, new_rows in found:

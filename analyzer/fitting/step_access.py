@@ -27,7 +27,8 @@ from analyzer.simulate.allocator.replay import LIMIT_MARGIN
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 
-_TWO_BYTES = 12 << 30  # memory of a machine that runs two captures at a time
+_ACCESS_BYTES = 6 << 30  # memory of a machine for each capture that runs at a time
+_LATER_NICENESS = 10  # of the processes of the other accesses than the first
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -50,7 +51,7 @@ class StepAccess:
 
 
 @contextmanager
-def access_target(spec: TargetSpec) -> Iterator[StepAccess]:
+def access_target(spec: TargetSpec, niceness: int = 0) -> Iterator[StepAccess]:
     """Give access to the step of a target through forks of a process that has TensorFlow."""
     if spec.is_trace:
         raise InputError(
@@ -58,7 +59,7 @@ def access_target(spec: TargetSpec) -> Iterator[StepAccess]:
             hint="Name the model or the step itself.",
         )
 
-    with make_workplace() as folder, ForkServers(folder) as servers:
+    with make_workplace() as folder, ForkServers(folder, niceness) as servers:
 
         def capture_spec(spec: TargetSpec, options: CaptureOptions, out: Path) -> Path:
             return capture_target(
@@ -88,14 +89,18 @@ def access_target(spec: TargetSpec) -> Iterator[StepAccess]:
 
 
 @contextmanager
-def open_accesses(spec: TargetSpec) -> Iterator[list[StepAccess]]:
-    """Give two accesses to a target, if the machine has the cores and the memory, else one."""
-    is_large = count_cores() > 1 and read_memory_bytes() > _TWO_BYTES
+def open_accesses(spec: TargetSpec, most: int = 2) -> Iterator[list[StepAccess]]:
+    """Give ``most`` accesses to a target, or as many as the machine has memory for; one on one core.
+
+    The first access has priority over the others. Its result comes as early as if it ran alone, and
+    no core is idle.
+    """
+    count = min(most, read_memory_bytes() // _ACCESS_BYTES) if count_cores() > 1 else 1
 
     with ExitStack() as stack:
         accesses = [stack.enter_context(access_target(spec))]
-        if is_large:
-            accesses.append(stack.enter_context(access_target(spec)))
+        while len(accesses) < count:
+            accesses.append(stack.enter_context(access_target(spec, _LATER_NICENESS)))
 
         yield accesses
 

@@ -66,6 +66,14 @@ class Child:
                 start_new_session=True,
             )
 
+    def yield_time(self, niceness: int) -> None:
+        """Let other processes of this user run first, on a system that has priorities."""
+        pid = self._process.pid
+        with suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, pid, niceness)
+            # Linux may share time between sessions first (``sched(7)``), and each child has its own.
+            Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
+
     def limit_time(self, seconds: float) -> None:
         """Let ``messages`` stop after some seconds from now."""
         self._deadline_s = time.monotonic() + seconds
@@ -265,11 +273,13 @@ class ForkServers(AbstractContextManager["ForkServers"]):
     """Fork servers, one for each environment, that end with the ``with`` block.
 
     There are none outside Linux, because only there a fork can be made to end with its parent.
-    ``folder`` holds the simulated card's tools; it is removed if this process is killed.
+    ``folder`` holds the simulated card's tools; it is removed if this process is killed. ``niceness``
+    is that of the servers and of their forks.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, niceness: int = 0) -> None:
         self.folder = folder
+        self.niceness = niceness
 
         # whether a step has needed the whole memory of a large card
         self.needs_whole_pool = False
@@ -292,9 +302,11 @@ class ForkServers(AbstractContextManager["ForkServers"]):
             return None
 
         command = make_start_command("process.capture_worker", str(self.folder))
-        self._servers[key] = Child(command, log, environment)
+        server = Child(command, log, environment)
+        server.yield_time(self.niceness)
+        self._servers[key] = server
 
-        return self._servers[key]
+        return server
 
 
 _MAX_LINE = 300  # characters of the log in a message
