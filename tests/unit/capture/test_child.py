@@ -74,6 +74,16 @@ def test_ends(name: str, mark: Mark, tmp_path: Path) -> None:
         assert messages == expected
 
 
+def test_yields_time(mark: Mark, tmp_path: Path) -> None:
+    child = start(mark, "os.read(0, 1); stage(str(os.nice(0))); done()", tmp_path)
+    try:
+        child.yield_time(7)
+        child.send(b"now")
+        assert next(child.messages()) == StageBegun("7")
+    finally:
+        child.close()
+
+
 STRAYS = {
     "a child of its own": "sleeper(session=False); done()",
     "in another session": "sleeper(); done()",
