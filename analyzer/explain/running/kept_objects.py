@@ -19,7 +19,6 @@ from analyzer.model.units import format_bytes
 
 # tapes of one line that are alive together from which on they seem to be stored
 _TAPES = 3
-_LEAST_TAPE_BYTES = 64 << 10  # of a single tape
 
 # Tensors of the step before are reported above both: bytes, and a share of the peak.
 _LEAST_NAMED_BYTES = 1 << 20
@@ -37,7 +36,8 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     size = format_bytes(size_bytes)
 
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
-        is_idle = (one.persistent or one.unused) and size_bytes >= _LEAST_TAPE_BYTES
+        is_large = size_bytes >= analysis.least_bytes
+        is_idle = (one.persistent or one.unused) and is_large
 
         # an error's traceback may hold the tape
         is_failed = watch.whole_run and watch.ended

@@ -12,7 +12,7 @@ from builders import with_recording
 
 from analyzer.explain.all_findings import collect
 from analyzer.explain.analysis import Analysis, analyse, saved_without
-from analyzer.explain.questions.amplification import Tensors
+from analyzer.explain.questions.amplification import Tensors, find_summands
 from analyzer.explain.questions.peak_tensors import (
     find_batch_tensors,
     find_eager_results,
@@ -255,6 +255,17 @@ def test_a_data_set_beside_the_device_is_no_finding() -> None:
     )
     flat = TrendFigures(trend="flat")
     assert not [*find_data(analysis, WatchNote(constants=(data,)), flat)]
+
+
+@pytest.mark.parametrize(("op", "count"), [("Pack", 0), ("AddV2", 1)])
+def test_rows_of_an_eager_jacobian_are_not_added_up(op: str, count: int) -> None:
+    analysis = analysis_of(
+        buffer(MIB, -1, 100, Category.PARAMETER, "kernel", "[512,512]"),
+        buffer(8 * MIB, 50, 90, Category.ACTIVATION, "", "[8,512,512]"),
+        *[buffer(MIB, 1, 80, Category.GRADIENT, "", "[512,512]")] * 8,
+        op=["", op, *["MatMul"] * 8],
+    )
+    assert len([*find_summands(analysis)]) == count
 
 
 def test_a_layout_copy_of_an_eager_convolution_is_workspace() -> None:
