@@ -20,6 +20,9 @@ from analyzer.oom.wordings import OTHER_CAUSES
 _ADVICE = read_table("oom/advice.toml", dict[str, tuple[str, str]])
 _CONSTANT_OPS = ("EagerConst", "_EagerConst", "GatherV2")
 _LARGE_BYTES = 64 << 20  # of a tensor that explains a failure by itself
+_UNKNOWN_USE = (
+    " The log does not show what else held memory; other processes may (nvidia-smi)."
+)
 
 
 def find_advice(
@@ -31,6 +34,9 @@ def find_advice(
     words["batch"] = batch = find_batch(failure)
     words["less"] = ("smaller", "single", "smaller_batch")[min(batch, 2)]
     words["most"], words["hole"] = _find_smaller_batch(failure, cause, batch)
+
+    is_known = failure.in_use or failure.is_on_host or failure.other_cause
+    words["rest"] = "" if is_known else _UNKNOWN_USE
 
     for name in _choose(failure, cause, words):
         action, because = _ADVICE[name]

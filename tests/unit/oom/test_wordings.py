@@ -30,6 +30,8 @@ def test_each_wording_has_its_cause_and_its_figures(row: dict[str, Any]) -> None
     assert row.get("source") in (None, failure.source or "")
     actions = [remedy.action for remedy in failure.remedies]
     assert " ".join(actions).startswith(row.get("advice", ""))
+    because = " ".join(remedy.because for remedy in failure.remedies)
+    assert row.get("because", "") in because
     reasons = " ".join(failure.verdict.reasons)
     assert row.get("reason", "") in reasons
     if "request" in row:
