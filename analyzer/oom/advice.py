@@ -5,7 +5,6 @@ fragmentation caused the failure.
 """
 
 import math
-import shlex
 from collections.abc import Iterator
 
 from analyzer.cards.catalogue import look_up_gpu, memory_limit
@@ -117,6 +116,14 @@ def _is_small(failure: LoggedFailure) -> bool:
 
 def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     """Yield advice for a request that is too large, or whose cause is unknown."""
+    is_full = words["op"] and failure.in_use
+    if (
+        words["batch"] < 2
+        and _is_small(failure)
+        and not (failure.is_on_host or is_full)
+    ):
+        yield "small_on_card"
+
     if failure.is_pinned:
         yield from ("pinned", "pinned_limit")
     elif is_weight(failure):
@@ -126,14 +133,6 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     elif 0 < words["most"] < words["batch"]:
         yield "known_batch"
     else:
-        if (
-            words["batch"] < 2
-            and not words["op"]
-            and not failure.is_on_host
-            and _is_small(failure)
-        ):
-            yield "small_on_card"
-
         yield words["less"]
 
 
@@ -178,11 +177,7 @@ def write_next_command(failure: LoggedFailure) -> str | None:
     if failure.kind is FailedAllocator.LIBRARY:
         return "analyze device"
 
-    if failure.is_on_host:
-        script, _, _ = failure.source.rpartition(":")
-        return f"analyze trace {shlex.quote(script or 'SCRIPT')}"
-
-    return None
+    return "analyze trace SCRIPT" if failure.is_on_host else None
 
 
 def write_fit_command(failure: LoggedFailure) -> str | None:

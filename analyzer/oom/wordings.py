@@ -126,7 +126,7 @@ def parse_count(text: str) -> int:
 
 def parse_shape(text: str) -> tuple[int, ...] | None:
     """Return the axes of a shape such as ``5, 4``; None if no tensor can have them."""
-    shape = tuple(map(int, re.findall(r"\d{1,19}", text)))
+    shape = tuple(map(int, re.findall(r"\d{1,19}", text.replace(" ", ""))))
     is_possible = math.prod(shape) * _LARGEST_ITEM <= _MOST
 
     return shape if is_possible and len(shape) <= MOST_AXES else None
