@@ -116,12 +116,7 @@ def _is_small(failure: LoggedFailure) -> bool:
 
 def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     """Yield advice for a request that is too large, or whose cause is unknown."""
-    is_full = words["op"] and failure.in_use
-    if (
-        words["batch"] < 2
-        and _is_small(failure)
-        and not (failure.is_on_host or is_full)
-    ):
+    if words["rest"] and words["batch"] < 2 and _is_small(failure):
         yield "small_on_card"
 
     if failure.is_pinned:

@@ -189,8 +189,7 @@ def _count_examples(failure: LoggedFailure) -> int:
 
     # the kernel of a convolution: height, width and channels, in cuDNN's order the channels first
     is_kernel = len(shape) in (4, 5) and (
-        all(axis == shape[0] <= _LARGEST_KERNEL for axis in shape[:-2])
-        or shape[2:] in _CUDNN_KERNELS
+        shape[0] == shape[1] <= _LARGEST_KERNEL or shape[2:] in _CUDNN_KERNELS
     )
     is_image = len(shape) == 3 and shape[2] in (1, 3, 4)  # height, width, channels
     is_other = is_variable or is_weight(failure) or is_kernel or is_image
