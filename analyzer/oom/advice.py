@@ -119,6 +119,10 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     if words["rest"] and words["batch"] < 2 and _is_small(failure):
         yield "small_on_card"
 
+    left = words["left"]
+    if failure.asked is None and left and left.low > failure.in_use_bytes:
+        yield "request"
+
     if failure.is_pinned:
         yield from ("pinned", "pinned_limit")
     elif is_weight(failure):
