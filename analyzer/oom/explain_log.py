@@ -148,7 +148,7 @@ def _join_repeated(log: Log) -> None:
 
 _MOST_SIZES = 200  # of one failure
 _LONGEST = 2000  # characters of a failure's text
-_ERROR_MIDDLE = re.compile(r"(?<=^.{80}).+(?=.{80}$)")  # of a long error
+_ERROR_MIDDLE = re.compile(r"(?<=^.{80}).{20,}(?=.{80}$)")  # of a long error
 
 
 @dataclass(frozen=True, eq=False)
