@@ -5,7 +5,6 @@ fragmentation caused the failure.
 """
 
 import math
-import shlex
 from collections.abc import Iterator
 
 from analyzer.cards.catalogue import look_up_gpu, memory_limit
@@ -20,6 +19,9 @@ from analyzer.oom.wordings import OTHER_CAUSES
 _ADVICE = read_table("oom/advice.toml", dict[str, tuple[str, str]])
 _CONSTANT_OPS = ("EagerConst", "_EagerConst", "GatherV2")
 _LARGE_BYTES = 64 << 20  # of a tensor that explains a failure by itself
+_UNKNOWN_USE = (
+    " The log does not show what else held memory; other processes may (nvidia-smi)."
+)
 
 
 def find_advice(
@@ -31,6 +33,9 @@ def find_advice(
     words["batch"] = batch = find_batch(failure)
     words["less"] = ("smaller", "single", "smaller_batch")[min(batch, 2)]
     words["most"], words["hole"] = _find_smaller_batch(failure, cause, batch)
+
+    is_known = failure.in_use or failure.is_on_host or failure.other_cause
+    words["rest"] = "" if is_known else _UNKNOWN_USE
 
     for name in _choose(failure, cause, words):
         action, because = _ADVICE[name]
@@ -111,6 +116,13 @@ def _is_small(failure: LoggedFailure) -> bool:
 
 def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     """Yield advice for a request that is too large, or whose cause is unknown."""
+    if words["rest"] and words["batch"] < 2 and _is_small(failure):
+        yield "small_on_card"
+
+    left = words["left"]
+    if failure.asked is None and left and left.low > failure.in_use_bytes:
+        yield "request"
+
     if failure.is_pinned:
         yield from ("pinned", "pinned_limit")
     elif is_weight(failure):
@@ -120,14 +132,6 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     elif 0 < words["most"] < words["batch"]:
         yield "known_batch"
     else:
-        if (
-            words["batch"] < 2
-            and not words["op"]
-            and not failure.is_on_host
-            and _is_small(failure)
-        ):
-            yield "small_on_card"
-
         yield words["less"]
 
 
@@ -172,11 +176,7 @@ def write_next_command(failure: LoggedFailure) -> str | None:
     if failure.kind is FailedAllocator.LIBRARY:
         return "analyze device"
 
-    if failure.is_on_host:
-        script, _, _ = failure.source.rpartition(":")
-        return f"analyze trace {shlex.quote(script or 'SCRIPT')}"
-
-    return None
+    return "analyze trace SCRIPT" if failure.is_on_host else None
 
 
 def write_fit_command(failure: LoggedFailure) -> str | None:

@@ -325,7 +325,7 @@ def _find_reasons(failure: LoggedFailure) -> Iterator[str]:
     if failure.refusals:
         count = times(sum(run.times for run in failure.refusals))
         least = format_bytes(min(run.last_bytes for run in failure.refusals))
-        yield f"The driver refused {count}, down to {least}: less than that was free."
+        yield f"The driver refused {count}, down to {least}."
 
 
 def _find_missing_lines(failure: LoggedFailure) -> Iterator[str]:

@@ -317,7 +317,7 @@ def _name_cause(
 
     framework = process.framework
     is_foreign = failure.kind is FailedAllocator.OTHER
-    owner = framework or ("another framework" if is_foreign else "TensorFlow")
+    owner = framework or ("another framework" if is_foreign else "the program")
 
     library = NAMES["libraries"].get(library.lower(), library) or "CUDA"
     failure.title = row.title.format(library=library, framework=owner)

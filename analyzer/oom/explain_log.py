@@ -100,6 +100,8 @@ def _take_line(process: Process, line: LogLine) -> None:
         error = find("other_error", line.text)
         if error and not (error["end"] and log.other_error):  # the end for its error
             log.other_error = reason
+        elif find("mention", line.text):
+            log.mention = line
 
 
 def _take_note(process: Process, text: str) -> bool:
@@ -146,7 +148,7 @@ def _join_repeated(log: Log) -> None:
 
 _MOST_SIZES = 200  # of one failure
 _LONGEST = 2000  # characters of a failure's text
-_ERROR_MIDDLE = re.compile(r"(?<=^.{80}).+(?=.{80}$)")  # of a long error
+_ERROR_MIDDLE = re.compile(r"(?<=^.{80}).{20,}(?=.{80}$)")  # of a long error
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,13 +265,20 @@ def _describe_card(failure: LoggedFailure) -> OomCard | None:
     )
 
 
+def _shorten(line: LogLine) -> str:
+    return _ERROR_MIDDLE.sub(" … ", line.text.strip())
+
+
 def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
     count = len(failures) + log.more_failures
     if count:
         more = "" if count == 1 else f" The first of {count:,} failures."
         return f"{failures[0].verdict.title}{more}"
 
-    found = "No out-of-memory failure in this log."
+    found = "No line is known to report exhausted memory."
+    if log.mention is None and log.other_error is None:
+        found = "No out-of-memory failure in this log."
+
     run = min(log.refusals, key=lambda one: one.is_host, default=None)
     if run is not None:
         pool = "pinned host memory" if run.is_host else "the pool"
@@ -280,17 +289,14 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
 
     error = log.other_error
     if error is not None:
-        text = _ERROR_MIDDLE.sub(" … ", error.text.strip())
-        none = found if log.refusals else "No line reports exhausted memory."
-
-        return f"{none} The last error is line {error.number:,}: {text}"
+        return f"{found} The last error is line {error.number:,}: {_shorten(error)}"
 
     return found
 
 
 def _write_notes(log: Log) -> Iterator[str]:
     if log.refusals and not log.failures:
-        action = "Stop other processes on the card (nvidia-smi or rocm-smi lists them)"
+        action = "If other processes hold the card (nvidia-smi or rocm-smi lists them), stop them"
         if all(run.is_host for run in log.refusals):
             action = (
                 "Hold less host memory: shuffle buffers, caches, prefetched batches"
@@ -313,7 +319,11 @@ def _write_notes(log: Log) -> Iterator[str]:
             "a tenth or more of what was free: a warning, not by itself a failure."
         )
 
-    if not (log.failures or log.tolerated or log.refusals or log.other_error):
+    line = log.mention
+    if line is not None and not log.failures:
+        yield f"Line {line.number:,} mentions memory: {_shorten(line)}"
+
+    if log.last_line is None:  # no words of memory or of an error
         yield (
             "TensorFlow writes a failure to stderr; redirect both streams: "
             "python train.py > train.log 2>&1."

@@ -197,6 +197,7 @@ class Log:
 
         self.bare_error: tuple[Process, LogLine] | None = None  # without any detail
         self.other_error: LogLine | None = None  # the last one, not about memory
+        self.mention: LogLine | None = None  # a line about memory, of no known row
         self.last_line: LogLine | None = None  # that does not only name a node
         self._processes: dict[str, Process] = {}
 

@@ -177,8 +177,8 @@ def is_weight(failure: LoggedFailure) -> bool:
 
 
 def _names_of(failure: LoggedFailure) -> str:
-    kernel = "random_op" if "at random_op.cc" in failure.words else ""
-    names = f"{failure.op} {failure.op_type} {failure.requested_by} {kernel}".lower()
+    file = failure.words.partition("OP_REQUIRES failed at ")[2][:24]  # of the kernel
+    names = f"{failure.op} {failure.op_type} {failure.requested_by} {file}".lower()
     return names.replace("layoutoptimizer", "")  # of Grappler, in any op
 
 
@@ -188,7 +188,7 @@ def _count_examples(failure: LoggedFailure) -> int:
     is_variable = find("variable_op", _names_of(failure)) is not None
 
     # the kernel of a convolution: height, width and channels, in cuDNN's order the channels first
-    is_kernel = len(shape) == 4 and (
+    is_kernel = len(shape) in (4, 5) and (
         shape[0] == shape[1] <= _LARGEST_KERNEL or shape[2:] in _CUDNN_KERNELS
     )
     is_image = len(shape) == 3 and shape[2] in (1, 3, 4)  # height, width, channels

@@ -112,11 +112,15 @@ def parse_size(text: str | None) -> Range | None:
         return Range.exactly(min(int(digits), _MOST))
 
     scale = 1024 ** _UNITS.index(unit.upper())
-    half = 0.5 / 10**decimals
-    low = math.ceil((float(digits) - half) * 1024 - 1e-6) * scale
-    high = math.floor((float(digits) + half) * 1024 + 1e-6) * scale + scale - 1
+    value = float(digits) * 1024
+    half = 512 / 10**decimals + 1e-6
+    last = math.floor(value + half)
+    first = min(math.ceil(value - half), last)  # others print parts of such a unit
 
-    return Range(min(max(low, 0), _MOST), min(high, _MOST))
+    return Range(
+        min(max(first, 0) * scale, _MOST),
+        min(last * scale + scale - 1, _MOST),
+    )
 
 
 def parse_count(text: str) -> int:
@@ -126,7 +130,7 @@ def parse_count(text: str) -> int:
 
 def parse_shape(text: str) -> tuple[int, ...] | None:
     """Return the axes of a shape such as ``5, 4``; None if no tensor can have them."""
-    shape = tuple(map(int, re.findall(r"\d{1,19}", text)))
+    shape = tuple(map(int, re.findall(r"\d{1,19}", text.replace(" ", ""))))
     is_possible = math.prod(shape) * _LARGEST_ITEM <= _MOST
 
     return shape if is_possible and len(shape) <= MOST_AXES else None

@@ -28,8 +28,11 @@ def test_each_wording_has_its_cause_and_its_figures(row: dict[str, Any]) -> None
     assert failure.op_type == row.get("op_type")
     assert failure.op == row.get("op", failure.op)
     assert row.get("source") in (None, failure.source or "")
+    assert row.get("next") in (None, found.next_command or "")
     actions = [remedy.action for remedy in failure.remedies]
     assert " ".join(actions).startswith(row.get("advice", ""))
+    because = " ".join(remedy.because for remedy in failure.remedies)
+    assert row.get("because", "") in because
     reasons = " ".join(failure.verdict.reasons)
     assert row.get("reason", "") in reasons
     if "request" in row:
