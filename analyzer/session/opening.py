@@ -285,7 +285,7 @@ def read_host(request: tuple[str, str]) -> list[HostRow]:
     Runs in a worker.
     """
     from analyzer.explain.analysis import analyse
-    from analyzer.model.recording.timeline import device_allocators, find_limit
+    from analyzer.model.recording.records import device_allocators, find_limit
     from analyzer.tracing.measure.measured_recording import open_measured
 
     path = Path(request[0])

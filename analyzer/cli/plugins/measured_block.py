@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from analyzer.model.recording.timeline import alive_at, main_allocator_rows, timeline
+from analyzer.model.recording.records import alive_at, main_allocator_rows, timeline
 from analyzer.model.units import format_bytes
 from analyzer.report.untrusted import printable
 from analyzer.tracing.measure.measured_recording import open_measured

@@ -49,8 +49,13 @@ from analyzer.model.recording.labels import (
     Labels,
     Mask,
 )
-from analyzer.model.recording.records import COPY_ROLE, DROPPED_ROLE, SUMS_ROLE, Step
-from analyzer.model.recording.timeline import Instants
+from analyzer.model.recording.records import (
+    COPY_ROLE,
+    DROPPED_ROLE,
+    SUMS_ROLE,
+    Instants,
+    Step,
+)
 
 PACKED_ROLE = "gradients packed for the all-reduce"
 REDUCED_ROLE = "all-reduced gradients"

@@ -31,8 +31,8 @@ from analyzer.model.recording.records import (
     Kind,
     Recording,
     conform,
+    find_steps_of_births,
 )
-from analyzer.model.recording.timeline import find_steps_of_births
 from analyzer.model.units import Range, round_up
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import (

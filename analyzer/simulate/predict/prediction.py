@@ -18,8 +18,7 @@ from analyzer.model.contract.fields import Category
 from analyzer.model.contract.run_note import CONSTANTS, DataSize, TensorSpec
 from analyzer.model.errors import InputError
 from analyzer.model.progress import report_stage
-from analyzer.model.recording.records import Step
-from analyzer.model.recording.timeline import running_sum
+from analyzer.model.recording.records import Step, running_sum
 from analyzer.model.units import Range
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import (

@@ -27,8 +27,13 @@ from analyzer.model.graph.graph_index import (
     is_in_gradient_scope,
 )
 from analyzer.model.recording.attribution import FOLDED, RECEIVED
-from analyzer.model.recording.records import AUTOTUNING, Step, TextNumbers
-from analyzer.model.recording.timeline import HOST_ALLOCATORS, Instants
+from analyzer.model.recording.records import (
+    AUTOTUNING,
+    HOST_ALLOCATORS,
+    Instants,
+    Step,
+    TextNumbers,
+)
 from analyzer.tracing.derive.op_names import (
     GUARDS_BYTES,
     LAYOUT,

@@ -21,13 +21,11 @@ from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex, remove_rewrite
 from analyzer.model.recording.records import (
+    HOST_ALLOCATORS,
     Device,
     Kind,
     Recording,
     Step,
-)
-from analyzer.model.recording.timeline import (
-    HOST_ALLOCATORS,
     card_number,
     choose_allocator,
     find_limit,

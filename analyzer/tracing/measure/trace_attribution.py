@@ -48,15 +48,13 @@ from analyzer.model.recording.labels import (
 )
 from analyzer.model.recording.records import (
     AUTOTUNING,
+    HOST_ALLOCATORS,
     STACK_ROLE,
     TRIAL,
     TRIAL_ROLE,
     WORKSPACE,
     XLA_TRIAL_ROLE,
     Step,
-)
-from analyzer.model.recording.timeline import (
-    HOST_ALLOCATORS,
     find_last_runs,
     is_tpu,
 )

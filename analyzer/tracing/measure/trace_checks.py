@@ -23,17 +23,15 @@ from analyzer.model.errors import TraceError
 from analyzer.model.recording.labels import Mask
 from analyzer.model.recording.records import (
     ALLOCATIONS,
+    UNPAIRED,
     DamageReason,
     Step,
     conform,
     describe_damage,
-    text_category,
-)
-from analyzer.model.recording.timeline import (
-    UNPAIRED,
     is_tpu,
     pair_events,
     running_sum,
+    text_category,
 )
 from analyzer.model.units import format_bytes, round_up
 from analyzer.tracing.parse.run_folder import RunNote

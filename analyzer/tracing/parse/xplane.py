@@ -27,12 +27,13 @@ from analyzer.model.progress import report_stage
 from analyzer.model.recording.records import (
     AUTOTUNING,
     EVENTS,
+    HOST_ALLOCATORS,
     DamageReason,
     TextNumbers,
     conform,
     describe_damage,
+    find_last_runs,
 )
-from analyzer.model.recording.timeline import HOST_ALLOCATORS, find_last_runs
 from analyzer.tracing.parse.event_columns import (
     CALL,
     CAPTURED,

@@ -50,8 +50,8 @@ from analyzer.model.recording.records import (
     IDLE_ROLE,
     Step,
     conform,
+    running_sum,
 )
-from analyzer.model.recording.timeline import running_sum
 from analyzer.tracing.derive.op_names import find_optimizer, plain_scope
 from analyzer.tracing.measure.steps import MODULE_TYPES
 from analyzer.tracing.parse.buffer_plan import (
