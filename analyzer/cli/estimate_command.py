@@ -26,7 +26,7 @@ from analyzer.model.units import format_bytes
 from analyzer.report.result import Result
 from analyzer.session.opening import open_estimate
 from analyzer.simulated_card.card_environment import normalize_cards
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RUN_FILE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ from analyzer.model.errors import USAGE_STATUS, ExitCode, InputError, LimitError
 from analyzer.model.units import format_bytes, signed_bytes
 from analyzer.report.untrusted import printable
 from analyzer.session.opening import open_hosts
-from analyzer.tracing.parse.logdir import find_run, is_assignment
+from analyzer.tracing.parse.run_folder import find_run, is_assignment
 
 _ASSUMED = ", ".join(one.name for one in ASSUMPTIONS)
 

@@ -20,8 +20,7 @@ from analyzer.oom import read_oom_log
 from analyzer.report.actions import remedy_items
 from analyzer.report.render.sections import Block, Document, Paragraph, Section
 from analyzer.session.opening import analyse_path
-from analyzer.tracing.parse.logdir import RUN_FILE
-from analyzer.tracing.parse.run_folder import read_run
+from analyzer.tracing.parse.run_folder import RUN_FILE, read_run
 
 _HISTORY = (
     "The log does not show the memory from before this step: other models, evaluations or growing "

@@ -29,7 +29,7 @@ from analyzer.model.errors import (
 from analyzer.model.progress import report_stage
 from analyzer.session.target_results import find_obstacle
 from analyzer.simulate.predict.prediction import describe_sizes
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RUN_FILE
 
 MOST_SIZE = 1 << 24  # no size above this is tried
 _MOST_TRIALS = 24

@@ -24,8 +24,7 @@ from analyzer.model.machine import count_cores, read_memory_bytes
 from analyzer.session.opening import analyse_path
 from analyzer.session.target_results import capture_target
 from analyzer.simulate.allocator.replay import LIMIT_MARGIN
-from analyzer.tracing.parse.logdir import RUN_FILE
-from analyzer.tracing.parse.run_folder import RunNote, read_run
+from analyzer.tracing.parse.run_folder import RUN_FILE, RunNote, read_run
 
 _TWO_BYTES = 12 << 30  # memory of a machine that runs two captures at a time
 _Item = TypeVar("_Item")

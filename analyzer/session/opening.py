@@ -31,7 +31,7 @@ from analyzer.model.errors import AnalyzerError, TraceError
 from analyzer.model.interrupts import pause_collector
 from analyzer.model.progress import report_stage
 from analyzer.report.result import Result
-from analyzer.tracing.parse.logdir import (
+from analyzer.tracing.parse.run_folder import (
     RUN_FILE,
     check_note,
     find_traces,

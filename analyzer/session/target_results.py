@@ -48,7 +48,7 @@ from analyzer.simulated_card.card_environment import (
     normalize_cards,
     parse_cards,
 )
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RUN_FILE
 
 # Environment variable: ``1`` estimates cards without a run, for tests and benchmarks.
 STATIC = "TF_MEMORY_ANALYZER_STATIC"

@@ -10,7 +10,7 @@ from builders import analyze_in_child
 from simulated_cards import NEEDS_CARDS
 
 import analyzer
-from analyzer.tracing.parse.logdir import find_traces
+from analyzer.tracing.parse.run_folder import find_traces
 
 pytestmark = [pytest.mark.slow, NEEDS_CARDS]
 TARGETS = Path(__file__).parent / "targets"

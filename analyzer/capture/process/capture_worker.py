@@ -67,7 +67,7 @@ from analyzer.model.interrupts import (
     pause_collector,
 )
 from analyzer.model.progress import listening, report_stage
-from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
+from analyzer.tracing.parse.run_folder import GRAPH_FILE, RUN_FILE
 from analyzer.tracing.xla.xla_dumps import add_dump_flags
 
 if TYPE_CHECKING:

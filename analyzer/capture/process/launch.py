@@ -55,7 +55,7 @@ from analyzer.model.errors import (
     TargetError,
 )
 from analyzer.model.progress import report_stage
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RUN_FILE
 
 if TYPE_CHECKING:
     from analyzer.capture.run.step_capture import Captured

@@ -17,7 +17,7 @@ from analyzer.model.contract.child_messages import TargetSpec
 from analyzer.model.contract.run_note import RUN_FORMAT
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import delay_signals
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RUN_FILE
 
 LOG_FILE = "capture.log"
 PARTS = (

@@ -32,7 +32,7 @@ from analyzer.model.errors import (
     suggest_names,
 )
 from analyzer.model.units import format_bytes, parse_bytes
-from analyzer.tracing.parse.logdir import is_trace, suggest_command
+from analyzer.tracing.parse.run_folder import is_trace, suggest_command
 
 OPTIMIZER = "adam"  # the optimizer of a model that is not compiled
 _MODULE_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")

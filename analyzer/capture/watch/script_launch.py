@@ -42,7 +42,7 @@ from analyzer.model.interrupts import (
     delay_signals,
     die_with_parent,
 )
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RUN_FILE
 from analyzer.tracing.xla.xla_dumps import add_dump_flags
 
 _FROM_KERNEL = 0x80  # SI_KERNEL: from the terminal, which also signals the child

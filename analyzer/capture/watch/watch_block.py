@@ -25,7 +25,7 @@ from analyzer.model.contract.child_messages import (
 from analyzer.model.contract.fields import StrPath
 from analyzer.model.contract.run_note import TargetNote, WatchNote
 from analyzer.model.errors import InputError, TraceError
-from analyzer.tracing.parse.logdir import RUN_FILE, find_traces
+from analyzer.tracing.parse.run_folder import RUN_FILE, find_traces
 from analyzer.tracing.parse.xplane import read_trace
 
 if TYPE_CHECKING:

@@ -54,17 +54,15 @@ from analyzer.tracing.measure.trace_checks import (
 )
 from analyzer.tracing.parse.buffer_plan import Plans
 from analyzer.tracing.parse.event_columns import STACK
-from analyzer.tracing.parse.logdir import (
+from analyzer.tracing.parse.run_folder import (
     GRAPH_FILE,
+    NO_NOTE,
     RUN_FILE,
+    RunNote,
     find_run_file,
     find_traces,
-    list_runs,
-)
-from analyzer.tracing.parse.run_folder import (
-    NO_NOTE,
-    RunNote,
     index_note_graph,
+    list_runs,
     read_run,
 )
 from analyzer.tracing.parse.xplane import (

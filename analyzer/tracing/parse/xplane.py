@@ -51,8 +51,8 @@ from analyzer.tracing.parse.event_columns import (
 )
 from analyzer.tracing.parse.event_columns import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.event_columns import WATCHED_STEP as WATCHED_STEP
-from analyzer.tracing.parse.logdir import suggest_command
 from analyzer.tracing.parse.protobuf import Event, PlainLine, PlainSpace, decode_text
+from analyzer.tracing.parse.run_folder import suggest_command
 
 # Minimum average size of an event: name, start and length. TensorFlow's events have 27 to 64 bytes;
 # millions of empty ones would only fill memory.

@@ -24,7 +24,7 @@ from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import StepOutOfMemory
 from analyzer.session.opening import open_result
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RUN_FILE
 
 MODELS = """
 import keras

@@ -16,7 +16,7 @@ from analyzer.report.report_sections import report_document
 from analyzer.session.opening import open_hosts, read_host, read_hosts
 from analyzer.session.public_calls import open_trace
 from analyzer.session.work_engine import run_all
-from analyzer.tracing.parse.logdir import find_traces
+from analyzer.tracing.parse.run_folder import find_traces
 
 
 def logdir(folder: Path, hosts: int) -> Path:

@@ -13,7 +13,7 @@ from analyzer.model.recording.records import XLA_TRIAL_ROLE, Recording
 from analyzer.report.answer import answer_lines
 from analyzer.session.public_calls import open_trace
 from analyzer.tracing.measure.measured_recording import open_measured
-from analyzer.tracing.parse.logdir import find_run
+from analyzer.tracing.parse.run_folder import find_run
 from analyzer.tracing.parse.xplane import read_trace
 from analyzer.tracing.xla.xla_dumps import describe_assignment
 
