@@ -36,9 +36,12 @@ from analyzer.model.recording.records import (
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 from analyzer.tracing.derive.state_buffers import find_parts, take_parts
 from analyzer.tracing.derive.trace_graph import derive_graph
-from analyzer.tracing.measure.steps import (
+from analyzer.tracing.measure.buffers_and_steps import (
+    add_earlier_buffers,
+    check_trace,
     find_run_spans,
     find_steps,
+    pair_frees,
 )
 from analyzer.tracing.measure.trace_attribution import (
     AddressIndex,
@@ -46,11 +49,6 @@ from analyzer.tracing.measure.trace_attribution import (
     find_instants,
     find_marks,
     label_workspaces,
-)
-from analyzer.tracing.measure.trace_checks import (
-    add_earlier_buffers,
-    check_trace,
-    pair_frees,
 )
 from analyzer.tracing.parse.buffer_plan import Plans
 from analyzer.tracing.parse.event_columns import STACK

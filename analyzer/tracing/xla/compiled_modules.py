@@ -53,7 +53,7 @@ from analyzer.model.recording.records import (
     running_sum,
 )
 from analyzer.tracing.derive.op_names import find_optimizer, plain_scope
-from analyzer.tracing.measure.steps import MODULE_TYPES
+from analyzer.tracing.measure.buffers_and_steps import MODULE_TYPES
 from analyzer.tracing.parse.buffer_plan import (
     ARGUMENTS,
     BufferPlan,

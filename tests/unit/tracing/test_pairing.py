@@ -7,8 +7,8 @@ import pytest
 from builders import TraceBuilder, events_of
 
 from analyzer.model.recording.records import ALLOCATIONS
+from analyzer.tracing.measure.buffers_and_steps import pair_frees
 from analyzer.tracing.measure.measured_recording import open_measured
-from analyzer.tracing.measure.trace_checks import pair_frees
 
 
 def lives(table: pd.DataFrame) -> list[tuple[int, int, int]]:
