@@ -21,7 +21,7 @@ from analyzer.model.contract.fields import Category
 from analyzer.model.contract.run_note import RESULT_TYPES
 from analyzer.model.graph.graph_index import Label
 from analyzer.model.recording.records import WORKSPACE
-from analyzer.simulate.kernels.op_call import (
+from analyzer.simulate.kernels.cpu_kernels import (
     Effect,
     MemoryPlan,
     Output,

@@ -27,7 +27,7 @@ from analyzer.simulate.allocator.replay import (
     from_allocations,
     replay_whole,
 )
-from analyzer.simulate.kernels.op_call import KernelDevice
+from analyzer.simulate.kernels.cpu_kernels import KernelDevice
 from analyzer.simulate.predict.executor import ControlFlow, EdgeOrder, Executor
 from analyzer.simulate.predict.ledger import NO_NODE, Buffer, Ledger
 from analyzer.simulate.predict.prepared_step import Prepared
