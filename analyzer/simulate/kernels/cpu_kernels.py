@@ -1,9 +1,10 @@
 """Kernel rules: their types and helpers, and what each op type does on a CPU.
 
-A rule is a function from a ``Call`` to a ``MemoryPlan``: outputs that are allocated, forwarded or aliased,
-and temporaries. The table ``op_types.toml`` lists the op types of each effect. The rules are read from TensorFlow's
-kernels (``tensorflow/core/kernels``, and the headers of the 2.21 wheel) and were checked against the
-allocator's events. An op type without a rule counts as allocating its outputs and is reported.
+A rule is a function from a ``Call`` to a ``MemoryPlan``: outputs that are allocated, forwarded or
+aliased, and temporaries. The table ``op_types.toml`` lists the op types of each effect. The rules are
+read from TensorFlow's kernels (``tensorflow/core/kernels``, and the headers of the 2.21 wheel) and were
+checked against the allocator's events. An op type without a rule counts as allocating its outputs and is
+reported.
 """
 
 import math
