@@ -5,8 +5,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
+from analyzer.cli.shared_options import (
+    STEP,
+    BatchSize,
+    Markdown,
+    argument,
+    option,
+    refuse_options,
+)
 from analyzer.cli.stdout import progress_bar
 from analyzer.model.errors import GrowthError, InputError
 from analyzer.report.actions import step_options
@@ -16,7 +23,7 @@ from analyzer.session.public_calls import diff as compare
 
 _Older = Annotated[
     Path,
-    options.argument(
+    argument(
         "The older run folder, logdir or .xplane.pb; or a git range, such as "
         "v1..HEAD; or with --python the target.",
         metavar="A",
@@ -24,7 +31,7 @@ _Older = Annotated[
 ]
 _Newer = Annotated[
     Path | None,
-    options.argument(
+    argument(
         "The newer one; with a git range, the target to estimate, such as "
         "train.py:build_model.",
         metavar="B",
@@ -32,11 +39,11 @@ _Newer = Annotated[
 ]
 _Pythons = Annotated[
     list[str] | None,
-    options.option(
+    option(
         "Given twice, with a target as A: estimate it with the older and with the "
         "newer interpreter, such as old/bin/python and new/bin/python.",
         "--python",
-        panel=options.STEP,
+        panel=STEP,
         metavar="PYTHON",
     ),
 ]
@@ -47,20 +54,20 @@ def diff(
     b: _Newer = None,
     *,
     outputs: PageOutputs,
-    markdown: options.Markdown = None,
+    markdown: Markdown = None,
     fail_on_increase: Annotated[
         str | None,
-        options.option(
+        option(
             "Exit with 4 if the requested peak grew by more than this, such as 5% or 100MiB."
         ),
     ] = None,
-    batch_size: options.BatchSize = None,
+    batch_size: BatchSize = None,
     gpu: Annotated[
         str,
-        options.option(
+        option(
             "With a git range or --python: the card to estimate for, such as t4; "
             "default the CPU.",
-            panel=options.STEP,
+            panel=STEP,
         ),
     ] = "",
     python: _Pythons = None,
@@ -118,7 +125,7 @@ def _find_difference(
 
         return find_commit(str(a), str(b), given, folder)
 
-    options.refuse_options(
+    refuse_options(
         "needs a git range: analyze diff v1..HEAD train.py:build_model",
         "Leave it out.",
         batch_size=batch_size,

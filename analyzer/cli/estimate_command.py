@@ -7,10 +7,28 @@ from typing import Annotated
 
 import typer
 
-from analyzer.capture.targets import target_spec
-from analyzer.cli import shared_options as options
+from analyzer.capture.targets.target_spec import (
+    TargetForm,
+    check_honoured,
+    list_given_options,
+    parse_assumptions,
+    parse_target,
+)
 from analyzer.cli.gpus_command import name_device
 from analyzer.cli.outputs import Outputs, RunPlace
+from analyzer.cli.shared_options import (
+    PLACE,
+    WHAT_IF,
+    Assume,
+    BatchSize,
+    InterOpThreads,
+    ReplayOptions,
+    StepFlags,
+    WhatIfNames,
+    argument,
+    option,
+    refuse_options,
+)
 from analyzer.cli.stdout import print_news, progress_bar
 from analyzer.model.contract.child_messages import (
     CaptureOptions,
@@ -33,35 +51,35 @@ from analyzer.tracing.parse.run_folder import RUN_FILE
 class EstimateOptions:
     """Options that only ``estimate`` has."""
 
-    batch_size: options.BatchSize = None
+    batch_size: BatchSize = None
     gpu: Annotated[
         str,
-        options.option(
+        option(
             "Card to simulate, such as t4 or a100-80gb; several as t4,t4 or 2xt4. The "
             "machine needs none. `analyze gpus list` shows all cards.",
-            panel=options.PLACE,
+            panel=PLACE,
         ),
     ] = ""
-    inter_op_threads: options.InterOpThreads = None
-    assume: options.Assume = None
-    what_if: options.WhatIfNames = ""
+    inter_op_threads: InterOpThreads = None
+    assume: Assume = None
+    what_if: WhatIfNames = ""
     prove: Annotated[
         bool,
-        options.option(
+        option(
             "With --gpu: apply the change of each finding, run the step again on the "
             "simulated card, and state both peaks and whether the outputs have the "
             "same shapes.",
             "--prove",
-            panel=options.WHAT_IF,
+            panel=WHAT_IF,
         ),
     ] = False
     patch: Annotated[
         Path | None,
-        options.option(
+        option(
             "Write each change of --what-if (default all) that the target's file can "
             "express into this folder, as a patch whose estimate saves as much. The "
             "file itself stays as it is.",
-            panel=options.WHAT_IF,
+            panel=WHAT_IF,
             metavar="FOLDER",
         ),
     ] = None
@@ -70,24 +88,24 @@ class EstimateOptions:
 def estimate(
     target: Annotated[
         str,
-        options.argument(
+        argument(
             "keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or "
             ".h5 file, a SavedModel folder; or the folder of an earlier estimate."
         ),
     ],
     *,
     capture: EstimateOptions,
-    step: options.StepFlags,
+    step: StepFlags,
     place: RunPlace,
     outputs: Outputs,
-    replay: options.ReplayOptions,
+    replay: ReplayOptions,
 ) -> None:
     """Estimate the memory of a step without a card, and explain its use and how to reduce it.
 
     With --gpu, TensorFlow runs the step on a simulated card; no kernel runs. For the CPU, the step is
     not run: executor, kernels and allocator are simulated.
     """
-    spec = target_spec.parse_target(target)
+    spec = parse_target(target)
     outputs.check(spec.source)
     what_if = replay.what_if
     chosen = _capture_options(spec, capture, step, what_if)
@@ -190,7 +208,7 @@ def _add_remedies(
 def _capture_options(
     spec: TargetSpec,
     capture: EstimateOptions,
-    step: options.StepFlags,
+    step: StepFlags,
     what_if: WhatIf,
 ) -> CaptureOptions:
     """Return the capture's options."""
@@ -202,7 +220,7 @@ def _capture_options(
         inter_op_threads=capture.inter_op_threads,
         device="gpu" if card else "cpu",
         gpu=card,
-        assume=target_spec.parse_assumptions(capture.assume or []),
+        assume=parse_assumptions(capture.assume or []),
         memory_limit_bytes=what_if.memory_limit_bytes if card and is_new else None,
     )
 
@@ -214,7 +232,7 @@ def _check_options(
 ) -> None:
     """Refuse options that do not apply to the target or the device."""
     if capture.prove:
-        options.refuse_options(
+        refuse_options(
             "and --prove exclude each other",
             "Leave one out.",
             what_if=capture.what_if,
@@ -239,13 +257,13 @@ def _check_options(
     if not spec.is_trace:
         return
 
-    target_spec.check_honoured(
+    check_honoured(
         spec.text,
-        target_spec.TargetForm.ESTIMATE,
-        target_spec.list_given_options(chosen),
+        TargetForm.ESTIMATE,
+        list_given_options(chosen),
     )
 
-    options.refuse_options(
+    refuse_options(
         "cannot change a finished estimate",
         "Estimate the target itself with it.",
         assume=bool(capture.assume),

@@ -5,8 +5,8 @@ from typing import Annotated
 from msgspec import field, structs
 
 from analyzer.cards.catalogue import Gpu, all_gpus, gpus_named, memory_limit
-from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, json_output, print_answer, write_all
+from analyzer.cli.shared_options import Force, Full, Json, Verbose, argument
 from analyzer.cli.stdout import print_news
 from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.contract.report_file import encode_report
@@ -44,14 +44,12 @@ class CardList(ReportRecord, frozen=True, kw_only=True):
 def gpus(
     search: Annotated[
         list[str] | None,
-        options.argument(
-            "Words of a card's name, or a compute capability: 4090, a100, 8.9."
-        ),
+        argument("Words of a card's name, or a compute capability: 4090, a100, 8.9."),
     ] = None,
-    json: options.Json = None,
-    full: options.Full = False,
-    force: options.Force = False,
-    verbose: options.Verbose = False,
+    json: Json = None,
+    full: Full = False,
+    force: Force = False,
+    verbose: Verbose = False,
 ) -> None:
     """List the cards of the catalogue, by search words or with -v all."""
     check_paths(json, force=force)
@@ -119,9 +117,15 @@ def _list_cards(search: str) -> CardList:
 
 
 def _print(listing: CardList, *, is_verbose: bool) -> None:
-    from analyzer.report.render import sections
+    from analyzer.report.render.sections import (
+        COLUMNS,
+        Document,
+        Section,
+        Table,
+        TableColumn,
+    )
 
-    first = sections.TableColumn(
+    first = TableColumn(
         "--gpu",
         least=max(len(card.id) for card in listing.cards),
     )
@@ -132,9 +136,9 @@ def _print(listing: CardList, *, is_verbose: bool) -> None:
     heading = (
         "Nominal memory, memory that the driver reports, TensorFlow's default limit"
     )
-    table = sections.Table((first, *sections.COLUMNS["cards"]), tuple(rows))
-    blocks = (sections.Section(heading, (table,)),)
+    table = Table((first, *COLUMNS["cards"]), tuple(rows))
+    blocks = (Section(heading, (table,)),)
 
     following = listing.next_command
-    document = sections.Document("", headline, sections=blocks, next_command=following)
+    document = Document("", headline, sections=blocks, next_command=following)
     print_answer(document, quiet=False, is_verbose=is_verbose)

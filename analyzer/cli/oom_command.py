@@ -10,8 +10,8 @@ from typing import Annotated
 from msgspec import structs
 
 from analyzer.capture.process.run_folders import LOG_FILE
-from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
+from analyzer.cli.shared_options import BatchSize, argument, option, refuse_options
 from analyzer.cli.stdout import progress_bar
 from analyzer.model.contract.oom_file import Reproduction
 from analyzer.model.errors import InputError
@@ -25,22 +25,22 @@ from analyzer.report.render.sections import Document
 def oom(
     log: Annotated[
         str,
-        options.argument(
+        argument(
             "A log: plain text, .gz, a notebook with output, or a run folder; - is standard input.",
             metavar="LOG",
         ),
     ],
     target: Annotated[
         str,
-        options.option(
+        option(
             "The model of the log, for the next command and for --reproduce.",
             metavar="TARGET",
         ),
     ] = "",
-    batch_size: options.BatchSize = None,
+    batch_size: BatchSize = None,
     reproduce: Annotated[
         bool,
-        options.option(
+        option(
             "Also run the step of --target on a simulated card with the card and the "
             "limit in the log: whether the same op fails, and which changes let it run.",
             "--reproduce",
@@ -53,14 +53,14 @@ def oom(
     outputs.check(*([] if log == "-" else [Path(log)]))
 
     if not target:
-        options.refuse_options(
+        refuse_options(
             "needs --target",
             "Name the model: --target TARGET.",
             reproduce=reproduce,
         )
 
     if not reproduce:
-        options.refuse_options(
+        refuse_options(
             "needs --target TARGET --reproduce",
             "Add them.",
             batch_size=batch_size,

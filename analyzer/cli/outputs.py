@@ -12,8 +12,25 @@ from typing import Annotated
 
 from msgspec import structs
 
-from analyzer.cli import shared_options as options
-from analyzer.cli import stdout
+from analyzer.cli.shared_options import (
+    Csv,
+    Force,
+    Full,
+    Json,
+    Markdown,
+    Quiet,
+    Verbose,
+    option,
+    refuse_options,
+)
+from analyzer.cli.stdout import (
+    DASH,
+    ProgressForm,
+    check_open,
+    printing,
+    terminal,
+    write_to_stdout,
+)
 from analyzer.model.contract.child_messages import TargetKind, TargetSpec
 from analyzer.model.contract.report_file import REPORT_HTML, Kind, ReportFile
 from analyzer.model.errors import InputError, LimitError
@@ -31,17 +48,15 @@ OutputPath = Path | None  # ``-`` is standard output; None for no output
 class PageOutputs:
     """Options of the outputs of an answer."""
 
-    json: options.Json = None
-    full: options.Full = False
-    html: Annotated[OutputPath, options.option("Write the result as an HTML page.")] = (
-        None
-    )
-    force: options.Force = False
-    quiet: options.Quiet = False
-    verbose: options.Verbose = False
+    json: Json = None
+    full: Full = False
+    html: Annotated[OutputPath, option("Write the result as an HTML page.")] = None
+    force: Force = False
+    quiet: Quiet = False
+    verbose: Verbose = False
 
     @property
-    def progress(self) -> stdout.ProgressForm:
+    def progress(self) -> ProgressForm:
         """How to show the progress."""
         return "lines" if self.verbose else "none" if self.quiet else "bar"
 
@@ -77,23 +92,21 @@ class PageOutputs:
 class Outputs(PageOutputs):
     """Options of the outputs of a result."""
 
-    csv: options.Csv = None
-    markdown: options.Markdown = None
+    csv: Csv = None
+    markdown: Markdown = None
     graph: Annotated[
         OutputPath,
-        options.option("Write ops and tensors as node-link JSON, for networkx."),
+        option("Write ops and tensors as node-link JSON, for networkx."),
     ] = None
     torch_snapshot: Annotated[
         OutputPath,
-        options.option(
+        option(
             "Write a memory snapshot (.pickle) for pytorch.org/memory_viz and Mosaic."
         ),
     ] = None
     max_peak: Annotated[
         str | None,
-        options.option(
-            "Exit with 3 if the requested peak is above this size, such as 10GiB."
-        ),
+        option("Exit with 3 if the requested peak is above this size, such as 10GiB."),
     ] = None
 
     @property
@@ -158,9 +171,9 @@ def check_paths(
     """Refuse files that cannot be written, are inputs, exist, or are named twice."""
     wanted = [path for path in paths if path is not None]
     for path in wanted:
-        is_dash = path == stdout.DASH
+        is_dash = path == DASH
         if is_dash:
-            stdout.check_open()
+            check_open()
         else:
             check_output(path)
             if path.resolve() in [source.resolve() for source in sources]:
@@ -192,7 +205,7 @@ def json_output(
 
         shorten_file(file)
 
-    is_short = path == stdout.DASH and not is_full
+    is_short = path == DASH and not is_full
     return path, write_short if is_short else write
 
 
@@ -201,9 +214,9 @@ def write_all(*writers: tuple[OutputPath, Writer]) -> bool:
     has_stdout = False
 
     for path, write in writers:
-        if path == stdout.DASH:
+        if path == DASH:
             has_stdout = True
-            stdout.write_to_stdout(write)
+            write_to_stdout(write)
         elif path is not None:
             write(path)
             print(f"Wrote {path}", file=sys.stderr)
@@ -215,11 +228,11 @@ def print_answer(document: Document, *, quiet: bool, is_verbose: bool = False) -
     """Print a document without its details; with ``quiet`` only the headline."""
     from analyzer.report.render.terminal import print_terminal
 
-    with stdout.printing():
+    with printing():
         if quiet:
             print(printable(document.headline, 1000))
         else:
-            print_terminal(document, stdout.terminal(), is_verbose=is_verbose)
+            print_terminal(document, terminal(), is_verbose=is_verbose)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,24 +241,24 @@ class RunPlace:
 
     out: Annotated[
         Path | None,
-        options.option("Run folder and TensorBoard logdir; default traces/NAME-TIME."),
+        option("Run folder and TensorBoard logdir; default traces/NAME-TIME."),
     ] = None
     no_save: Annotated[
         bool,
-        options.option("Write no run folder, only the files named here.", "--no-save"),
+        option("Write no run folder, only the files named here.", "--no-save"),
     ] = False
 
     def check(self, spec: TargetSpec) -> None:
         """Refuse options that contradict each other, or a run folder for an existing trace."""
         if spec.is_trace:
-            options.refuse_options(
+            refuse_options(
                 f"cannot be used: {spec.text} is only opened",
                 "Leave it out; --json FILE and --html FILE write the result.",
                 out=self.out,
             )
 
         if self.no_save:
-            options.refuse_options(
+            refuse_options(
                 "and --no-save exclude each other",
                 "Leave one out.",
                 out=self.out,

@@ -4,8 +4,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
-from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths
+from analyzer.cli.shared_options import Force, option
 from analyzer.cli.stdout import printing
 from analyzer.model.errors import InputError
 from analyzer.report.output_files import write_text
@@ -22,12 +22,12 @@ def read_skill() -> str:
 def skill(
     install: Annotated[
         Path | None,
-        options.option(
+        option(
             f"Write it into this project, as {_PLACE.as_posix()}.",
             metavar="FOLDER",
         ),
     ] = None,
-    force: options.Force = False,
+    force: Force = False,
 ) -> None:
     """Print the skill for coding agents, or install it into a project.
 

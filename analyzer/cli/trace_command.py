@@ -25,8 +25,20 @@ from analyzer.capture.targets.target_spec import (
 )
 from analyzer.capture.watch.script_launch import LIVE_FILE, ScriptEnd, ScriptView
 from analyzer.cli import ScriptStatus
-from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import Outputs, RunPlace
+from analyzer.cli.shared_options import (
+    PLACE,
+    STEP,
+    BatchSize,
+    InterOpThreads,
+    ReplayOptions,
+    Scheduler,
+    StepFlags,
+    argument,
+    check_choice,
+    option,
+    refuse_options,
+)
 from analyzer.cli.stdout import progress_bar
 from analyzer.model.contract.child_messages import (
     ASSUMPTIONS,
@@ -52,78 +64,76 @@ _ASSUMED = ", ".join(one.name for one in ASSUMPTIONS)
 class TraceOptions:
     """Options that only ``trace`` has: of a capture, then of the reading of an existing trace."""
 
-    batch_size: options.BatchSize = None
+    batch_size: BatchSize = None
     steps: Annotated[
         int | None,
-        options.option(
+        option(
             f"Steps to trace; default {DEFAULT_STEPS}, {SCRIPT_STEPS} in a script.",
-            panel=options.PLACE,
+            panel=PLACE,
             least=1,
         ),
     ] = None
     warmup: Annotated[
         int | None,
-        options.option(
+        option(
             f"In a script: steps before the traced ones; default {SCRIPT_WARMUP_STEPS}.",
-            panel=options.PLACE,
+            panel=PLACE,
             least=1,
         ),
     ] = None
     live: Annotated[
         bool,
-        options.option("With a script: show its memory and the slope while it runs."),
+        option("With a script: show its memory and the slope while it runs."),
     ] = False
     device: Annotated[
         str,
-        options.option(
+        option(
             "cpu or gpu; default a GPU if the machine has one.",
-            panel=options.PLACE,
+            panel=PLACE,
         ),
     ] = ""
     gpu: Annotated[
         str,
-        options.option(
+        option(
             "Run on a simulated card with TensorFlow's own GPU runtime: t4, "
             "a100-80gb, 2xt4 ... (Linux on x86-64). --limit and --growth then "
             "configure TensorFlow itself. `analyze gpus list` shows all cards.",
-            panel=options.PLACE,
+            panel=PLACE,
         ),
     ] = ""
-    inter_op_threads: options.InterOpThreads = None
+    inter_op_threads: InterOpThreads = None
     module: Annotated[
         bool,
-        options.option(
+        option(
             "TARGET is a module to run as a script, as with python -m.",
             "-m",
-            panel=options.STEP,
+            panel=STEP,
         ),
     ] = False
     assume: Annotated[
         list[str] | None,
-        options.option(
+        option(
             f"With --gpu: replace an answer of the card's libraries: {_ASSUMED}. Repeatable.",
-            panel=options.PLACE,
+            panel=PLACE,
             metavar="NAME=N",
         ),
     ] = None
     host: Annotated[
         str,
-        options.option("Host to open, if a logdir has several; default all of them."),
+        option("Host to open, if a logdir has several; default all of them."),
     ] = ""
     run: Annotated[
         str,
-        options.option(
-            "Run of a logdir, a folder in plugins/profile; default the newest."
-        ),
+        option("Run of a logdir, a folder in plugins/profile; default the newest."),
     ] = ""
     allocator: Annotated[
         str,
-        options.option("Allocator to report; default the device's own."),
+        option("Allocator to report; default the device's own."),
     ] = ""
-    scheduler: options.Scheduler = ""
+    scheduler: Scheduler = ""
     redact: Annotated[
         bool,
-        options.option(
+        option(
             "With a trace: leave out names and paths, to share the result.", "--redact"
         ),
     ] = False
@@ -132,7 +142,7 @@ class TraceOptions:
 def trace(
     target: Annotated[
         str,
-        options.argument(
+        argument(
             "keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or "
             ".h5 file, a SavedModel folder; a whole script: script.py; or a logdir, "
             "run folder or .xplane.pb to open."
@@ -140,16 +150,16 @@ def trace(
     ],
     arguments: Annotated[
         list[str] | None,
-        options.argument(
+        argument(
             "Arguments of a script, after --: analyze trace train.py -- --epochs 2."
         ),
     ] = None,
     *,
     capture: TraceOptions,
-    step: options.StepFlags,
+    step: StepFlags,
     place: RunPlace,
     outputs: Outputs,
-    replay: options.ReplayOptions,
+    replay: ReplayOptions,
 ) -> None:
     """Capture the memory of a step, or open a trace, and explain its use and how to reduce it.
 
@@ -191,7 +201,7 @@ def trace(
             hint="Leave them out; options come before --.",
         )
 
-    options.refuse_options(
+    refuse_options(
         "cannot be used without a script",
         "Leave it out.",
         warmup=capture.warmup,
@@ -203,11 +213,11 @@ def trace(
 def _capture_options(
     spec: TargetSpec,
     capture: TraceOptions,
-    step: options.StepFlags,
+    step: StepFlags,
     what_if: WhatIf,
 ) -> tuple[CaptureOptions, WhatIf]:
     """Return the capture's options and the replay's; a simulated card takes limit and growth."""
-    options.check_choice("--device", capture.device, ("cpu", "gpu"))
+    check_choice("--device", capture.device, ("cpu", "gpu"))
     chosen = step.to_capture(
         steps=capture.steps,
         batch_size=capture.batch_size,
@@ -219,7 +229,7 @@ def _capture_options(
     if not capture.gpu or spec.is_trace:
         reason = "cannot be used without a simulated card"
         hint = "Add --gpu NAME, and name a model or a step."
-        options.refuse_options(reason, hint, assume=bool(capture.assume))
+        refuse_options(reason, hint, assume=bool(capture.assume))
 
         return chosen, what_if
 
@@ -254,7 +264,7 @@ def _check_options(
 ) -> None:
     """Refuse options that do not apply to the target."""
     if not spec.is_trace:
-        options.refuse_options(
+        refuse_options(
             f"cannot be used with {spec.text}, which is not a trace",
             "Leave it out, or open the trace afterwards.",
             host=capture.host,
@@ -265,7 +275,7 @@ def _check_options(
         )
     else:
         check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
-        options.refuse_options(
+        refuse_options(
             f"cannot be used with {spec.text}, which shows the step as it ran",
             "Leave it out; the page of --html FILE judges the step on other cards.",
             gpu=chosen.gpu,

@@ -17,7 +17,6 @@ from analyzer.capture.process.run_folders import remove_run
 from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView, run_script
 from analyzer.cards.catalogue import check_limit
-from analyzer.model.contract import report_file
 from analyzer.model.contract.child_messages import (
     ASSUMPTIONS,
     NOTHING_ASKED,
@@ -27,7 +26,13 @@ from analyzer.model.contract.child_messages import (
     WatchRequest,
     WhatIf,
 )
-from analyzer.model.contract.report_file import Kind
+from analyzer.model.contract.report_file import (
+    DIGEST_FILE,
+    REPORT_HTML,
+    REPORT_JSON,
+    Kind,
+    encode_digest,
+)
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import (
     AnalyzerError,
@@ -303,14 +308,12 @@ def explain_folder(
 
 def save_report(result: Result, folder: Path) -> Result:
     """Write the report into a run folder; return the result."""
-    result.to_json(folder / report_file.REPORT_JSON)
-    result.to_html(folder / report_file.REPORT_HTML)
+    result.to_json(folder / REPORT_JSON)
+    result.to_html(folder / REPORT_HTML)
 
     if result.report.kind is not Kind.ESTIMATE and result.report.what_if is not None:
         return result  # without a digest: the next command explains the trace without these settings
 
-    write_text(
-        folder / report_file.DIGEST_FILE, report_file.encode_digest(folder).decode()
-    )
+    write_text(folder / DIGEST_FILE, encode_digest(folder).decode())
 
     return result

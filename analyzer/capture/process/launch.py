@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.capture.process import child_process, run_folders
 from analyzer.capture.process.child_environment import (
     SIMULATED_CARD_FOLDER,
     can_have_short_pool,
@@ -31,7 +30,19 @@ from analyzer.capture.process.child_process import (
     Child,
     Fork,
     ForkServers,
+    count_memory_kills,
+    explain_end,
     make_start_command,
+    read_tail,
+)
+from analyzer.capture.process.run_folders import (
+    LOG_FILE,
+    check_writable,
+    convert_os_errors,
+    make_default_path,
+    make_staging_folder,
+    publish,
+    remove_run,
 )
 from analyzer.model.contract.child_messages import (
     SIZES_PIPE,
@@ -91,11 +102,11 @@ def capture(
 
     ``next_size`` continues a capture of several sizes; then ``limit_s`` is for each of them.
     """
-    run_folders.check_writable(out, force=force)
+    check_writable(out, force=force)
 
     def capture_once(options: CaptureOptions) -> Path:
-        with run_folders.make_staging_folder(out) as staging:
-            with run_folders.convert_os_errors(out):
+        with make_staging_folder(out) as staging:
+            with convert_os_errors(out):
                 request = CaptureRequest(
                     target=spec,
                     options=options,
@@ -116,7 +127,7 @@ def capture(
                     hint="Name another --out.",
                 )
 
-            return run_folders.publish(staging, out, force=force)
+            return publish(staging, out, force=force)
 
     needs_whole_pool = copies is not None and copies.needs_whole_pool
     if needs_whole_pool or not can_have_short_pool(options, kind):
@@ -140,7 +151,7 @@ def _try_short_pool(
         if failure is None or failure.kind is not FailureKind.OUT_OF_MEMORY:
             return folder
 
-        run_folders.remove_run(folder)
+        remove_run(folder)
     except StepOutOfMemory:
         if copies is not None and has_sizes:
             copies.needs_whole_pool = True
@@ -156,7 +167,7 @@ def _start(request: CaptureRequest, copies: ForkServers | None) -> Child | Fork:
     """Start the child that serves a request, or a fork of a server."""
     staging = Path(request.folder)
     file = staging / "request.json"
-    log = staging / run_folders.LOG_FILE
+    log = staging / LOG_FILE
     write_message(file, request)
 
     # One folder of tools for all forks, whose environments would differ otherwise.
@@ -216,7 +227,7 @@ def _wait(
     limit_s: float,
 ) -> None:
     """Wait for a child's end, or raise the error that it reports or that explains its end."""
-    kills_before = child_process.count_memory_kills()
+    kills_before = count_memory_kills()
     last: Message | None = None
     stage = "starting"
     child.limit_time(limit_s)
@@ -242,7 +253,7 @@ def _wait(
         Path(request.folder, "request.json").unlink(missing_ok=True)
         return
 
-    log = Path(request.folder, run_folders.LOG_FILE)
+    log = Path(request.folder, LOG_FILE)
     if isinstance(last, ChildFailed):
         raise _make_error(last, log)
 
@@ -253,11 +264,9 @@ def _wait(
             kind=FailureKind.TIMED_OUT,
         )
 
-    kills = child_process.count_memory_kills() - kills_before
-    text = child_process.read_tail(log)
-    raise child_process.explain_end(
-        child.code, stage, target, text, _save_log(log), kills=kills
-    )
+    kills = count_memory_kills() - kills_before
+    text = read_tail(log)
+    raise explain_end(child.code, stage, target, text, _save_log(log), kills=kills)
 
 
 def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:
@@ -271,7 +280,7 @@ def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:
 
 def _save_log(log: Path) -> str:
     """Copy the end of a log to the temporary folder; return a sentence that names the copy."""
-    content = child_process.read_tail(log)
+    content = read_tail(log)
     if not content:
         return ""
 
@@ -363,7 +372,7 @@ def _capture_here(
     from analyzer.capture.targets.resolve_target import make_program
 
     spec, out = _check_target(target, out, force=force)
-    with run_folders.make_staging_folder(out) as staging:
+    with make_staging_folder(out) as staging:
         captured = run(partial(make_program, target, spec.text, options), staging)
         captured.run = replace(
             captured.run,
@@ -373,7 +382,7 @@ def _capture_here(
         )
         write_run(staging, captured)
 
-        return run_folders.publish(staging, out, force=force)
+        return publish(staging, out, force=force)
 
 
 def can_trace_here() -> bool:
@@ -410,8 +419,8 @@ def _check_target(
     """Return a live target's spec and its folder, which is absolute: the step may change folders."""
     name = name_live(target)
     spec = TargetSpec(text=name, kind=TargetKind.MODULE, path="", attribute=name)
-    out = (out or run_folders.make_default_path(spec)).absolute()
-    run_folders.check_writable(out, force=force)
+    out = (out or make_default_path(spec)).absolute()
+    check_writable(out, force=force)
 
     return spec, out
 

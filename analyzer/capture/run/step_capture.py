@@ -13,9 +13,13 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
-from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.op_phases import RanGraph, add_prefix
-from analyzer.capture.graph.plain_graphs import get_shape
+from analyzer.capture.graph.plain_graphs import (
+    decode_name,
+    find_compiled_calls,
+    get_shape,
+    read_inner_ops,
+)
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.source_frames import (
     clean_message,
@@ -159,7 +163,7 @@ def describe_capture(
         eager_gradients={mark: tuple(addresses) for mark, addresses in marks},
         scopes=observed.scopes,
         source_lines=observed.find_only_lines(),
-        function="" if function is None else graphs.decode_name(function.name),
+        function="" if function is None else decode_name(function.name),
         error=capturing.error,
         unknown_values=capturing.unknown,
         repeats=tuple(capturing.repeats),
@@ -273,7 +277,7 @@ def note_compiled_functions(program: Program, function: Any) -> list[str]:
     # NAME of ``__inference_NAME_12`` and ``__inference___backward_NAME_12_34``
     names = dict.fromkeys(
         re.sub(r"^(__(inference|forward|backward)_)+|(_\d+)+$", "", name)
-        for name in graphs.find_compiled_calls(function.graph)
+        for name in find_compiled_calls(function.graph)
     )
     if not names:
         return []
@@ -414,7 +418,7 @@ def add_compiled_functions(
 
     A function outside the step, such as that of another model, has its own name as its caller.
     """
-    calls = graphs.find_compiled_calls(function.graph)
+    calls = find_compiled_calls(function.graph)
     names = list_dumped_functions(dump)
 
     for name in names:
@@ -428,6 +432,6 @@ def add_compiled_functions(
 
         captured.compiled.append((note, plan))
 
-    inside = graphs.read_inner_ops(function, names)
+    inside = read_inner_ops(function, names)
     captured.inside, found = observed.find_phases().mark(function.graph, inside)
     captured.run = replace(captured.run, gradients=captured.run.gradients | found)

@@ -22,13 +22,19 @@ from analyzer.capture.private_names import (
     is_distributed,
 )
 from analyzer.capture.run.source_frames import describe_user_error
-from analyzer.capture.targets import synthetic_inputs, target_spec
+from analyzer.capture.targets import synthetic_inputs
 from analyzer.capture.targets.model_changes import change_layers, rebuild
 from analyzer.capture.targets.step_program import (
     Program,
     is_tf_function,
 )
 from analyzer.capture.targets.synthetic_inputs import make_part
+from analyzer.capture.targets.target_spec import (
+    OPTIMIZER,
+    TargetForm,
+    check_honoured,
+    list_given_options,
+)
 from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.run_note import Mode, StepConfig
 from analyzer.model.errors import InputError, TargetError
@@ -57,11 +63,11 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     model = rebuild(model, options.remedy)
     mode = cast(Mode, options.mode or "train")
     train = mode == "train"
-    form = target_spec.TargetForm.MODEL if train else target_spec.TargetForm.INFERENCE
-    target_spec.check_honoured(
+    form = TargetForm.MODEL if train else TargetForm.INFERENCE
+    check_honoured(
         f"The model {model.name!r}",
         form,
-        target_spec.list_given_options(options),
+        list_given_options(options),
     )
 
     inputs, batch_size = synthetic_inputs.make_inputs(model, options)
@@ -186,7 +192,7 @@ def _make_trainable(
     optimizer = loss = None
 
     if options.optimizer or not was_compiled:
-        optimizer = _look_up("optimizer", options.optimizer or target_spec.OPTIMIZER)
+        optimizer = _look_up("optimizer", options.optimizer or OPTIMIZER)
 
     if options.loss:
         loss = _look_up("loss", options.loss)

@@ -18,12 +18,22 @@ import tensorflow as tf
 from analyzer.capture.private_names import get_classes, get_layers, get_own_weights
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.source_frames import describe_user_error
-from analyzer.capture.targets import step_program, target_spec
+from analyzer.capture.targets import target_spec
 from analyzer.capture.targets.host_setup import move_to_card, run_setup_on_host
 from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.capture.targets.model_changes import (
     apply_while_building,
     change_step,
+)
+from analyzer.capture.targets.step_program import (
+    Program,
+    check_arguments,
+    find_batch_size,
+    get_axes,
+    get_signature,
+    is_tf_function,
+    make_function_program,
+    make_signature_program,
 )
 from analyzer.capture.targets.synthetic_inputs import fill_shapes, make_tensor
 from analyzer.capture.targets.target_spec import (
@@ -40,7 +50,7 @@ from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import USAGE_STATUS, InputError, TargetError, suggest_names
 
 
-def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
+def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
     """Return the step that ``spec`` names; InputError for an option that it cannot honour."""
     if options.dtype_policy:
         try:
@@ -82,12 +92,12 @@ def make_program(
     options: CaptureOptions,
     *,
     is_result: bool = False,
-) -> step_program.Program:
+) -> Program:
     """Return the step of a model, a ``tf.function``, ``(function, args)``, or a function that makes one.
 
     A plain function that was returned by the user's function (``is_result``) is not called.
     """
-    if isinstance(thing, step_program.Program):
+    if isinstance(thing, Program):
         return thing
     if isinstance(thing, keras.Model):
         return make_model_program(thing, options)
@@ -99,17 +109,17 @@ def make_program(
         function = change_step(thing[0], options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
         args = move_to_card(args)
-        step_program.check_arguments(function, args, text, options)
+        check_arguments(function, args, text, options)
 
-        return step_program.make_function_program(function, tuple(args), text, options)
+        return make_function_program(function, tuple(args), text, options)
 
-    if step_program.is_tf_function(thing):
+    if is_tf_function(thing):
         change_step(thing, options.remedy, text)
-        takes_inputs = tf.nest.flatten(step_program.get_signature(thing))
+        takes_inputs = tf.nest.flatten(get_signature(thing))
         form = TargetForm.SIGNATURE if takes_inputs else TargetForm.STEP
         check_honoured(text, form, list_given_options(options))
 
-        return step_program.make_signature_program(thing, text, options)
+        return make_signature_program(thing, text, options)
 
     if isinstance(thing, get_classes("layers.Layer")):
         raise TargetError(
@@ -182,7 +192,7 @@ def _convert_errors(text: str) -> Iterator[None]:
         ) from error
 
 
-def _check_policy(program: step_program.Program, text: str, policy: str) -> None:
+def _check_policy(program: Program, text: str, policy: str) -> None:
     """Refuse a target if no layer with weights follows the policy: its code or file sets another."""
     layers: list[Any] = []
     for model in program.models:
@@ -415,14 +425,12 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
 
     function = signatures[name]
     specs = function.structured_input_signature[1]
-    shapes = fill_shapes(
-        {name: step_program.get_axes(one) for name, one in specs.items()}, options
-    )
+    shapes = fill_shapes({name: get_axes(one) for name, one in specs.items()}, options)
     tensors = {
         name: make_tensor(shapes[name], one.dtype) for name, one in specs.items()
     }
 
-    return step_program.Program(
+    return Program(
         call=lambda: function(**tensors),
         args=tuple(tensors.values()),
         function=function,
@@ -431,6 +439,6 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
         config=StepConfig(
             mode="infer",
             jit=False,
-            batch_size=step_program.find_batch_size(tensors),
+            batch_size=find_batch_size(tensors),
         ),
     )
