@@ -19,6 +19,8 @@ from analyzer.model.errors import FailureKind, InputError
 # Origin of the limit: the card, the user, this machine's memory, or many cards.
 LimitOwner = Literal["card", "given", "machine", "cards"]
 
+IntOrNone = int | None  # None if unknown, or if nobody asked
+
 
 class SizePoint(ReportRecord, frozen=True, kw_only=True):
     """The answer for one size: of a run on a simulated card, or of an estimate."""
@@ -26,8 +28,8 @@ class SizePoint(ReportRecord, frozen=True, kw_only=True):
     size: int
     fits: bool  # whether it ran, or whether its estimated need is within the limit
     # peak of the allocator in a run, or the least limit by estimate; None if a run failed
-    need_bytes: int | None = None
-    need_high_bytes: int | None = None  # upper bound of the need
+    need_bytes: IntOrNone = None
+    need_high_bytes: IntOrNone = None  # upper bound of the need
     kind: FailureKind | None = None  # why it failed; None if it fits, or by estimate
     detail: str = ""  # the error in one line
 
@@ -51,10 +53,10 @@ class CardAnswer(ReportRecord, frozen=True, kw_only=True):
     limit_bytes: int  # the part of its memory that TensorFlow's allocator may use
     beside_pool_bytes: int = 0  # of CUDA's context and libraries
     # as in ``FitAnswer``, read from a line between needs; None if one size was asked about
-    largest: int | None
-    safe: int | None
+    largest: IntOrNone
+    safe: IntOrNone
     holds_wanted: bool | None  # whether the wanted size fits; None if none was given
-    need_bytes: int | None = None  # of the allocator at that size; None if unknown
+    need_bytes: IntOrNone = None  # of the allocator at that size; None if unknown
     price: float | None = None  # per hour, from the user's table; None without one
 
 
@@ -65,7 +67,7 @@ class FitAnswer(ReportRecord, frozen=True, kw_only=True):
     kind: Literal["fit"] = "fit"
     target: str
     shape: str = ""  # input axes with an N, such as ``tokens=N``; empty for the batch
-    batch_size: int | None = None  # of an input-size search; None for the target's own
+    batch_size: IntOrNone = None  # of an input-size search; None for the target's own
     mode: str
     jit: bool | None  # None if the search was interrupted before it was known
     optimizer: str
@@ -83,10 +85,10 @@ class FitAnswer(ReportRecord, frozen=True, kw_only=True):
     by: Literal["runs", "estimates"]  # on a simulated card, or of the graph
     largest: int  # the largest size that ran or fits; 0 if none does
     # the smallest larger size that does not; None if none was found
-    failing: int | None = None
+    failing: IntOrNone = None
     safe: int  # its upper bound of the need fits what the largest size took
-    bytes_per_example: int | None = None  # between the two largest sizes that fit
-    wanted: int | None = None  # a size that the user asked about
+    bytes_per_example: IntOrNone = None  # between the two largest sizes that fit
+    wanted: IntOrNone = None  # a size that the user asked about
     wanted_fits: bool | None = None
     points: tuple[SizePoint, ...] = ()  # by size
     next_command: str = ""

@@ -24,6 +24,7 @@ from analyzer.cards.catalogue import Gpu, all_gpus, memory_beside_pool, memory_l
 from analyzer.fitting.fit_answer import (
     CardAnswer,
     FitAnswer,
+    IntOrNone,
     LimitOwner,
     Varied,
     apply_size,
@@ -77,8 +78,8 @@ Keep = Callable[[FitAnswer], None]
 class FitQuestion:
     """A question about a target."""
 
-    limit_bytes: int | None = None  # None for the card's own, or this machine's memory
-    wanted: int | None = None  # a size to judge
+    limit_bytes: IntOrNone = None  # None for the card's own, or this machine's memory
+    wanted: IntOrNone = None  # a size to judge
     remedies: tuple[str, ...] | None = None  # names; empty for all, None for none
     varied: Varied = ()
     # Per hour; of all cards to judge
@@ -140,7 +141,7 @@ def fit_step(
     return add_headline(answer)
 
 
-def limit_options(options: CaptureOptions, limit_bytes: int | None) -> CaptureOptions:
+def limit_options(options: CaptureOptions, limit_bytes: IntOrNone) -> CaptureOptions:
     """Return the options with the limit of a card, which its runs and the graph optimizer use."""
     if not options.gpu or limit_bytes is None:
         return options
@@ -150,7 +151,7 @@ def limit_options(options: CaptureOptions, limit_bytes: int | None) -> CaptureOp
 
 def resolve_limit(
     options: CaptureOptions,
-    limit_bytes: int | None,
+    limit_bytes: IntOrNone,
 ) -> tuple[LimitOwner, BoundedBytes]:
     """Return the owner and the value of the lower limit, the card's or the user's."""
     if limit_bytes is not None:
@@ -362,7 +363,7 @@ def _fit_kind(
 def _combine(
     answer: FitAnswer,
     rows: list[CardAnswer],
-    wanted: int | None,
+    wanted: IntOrNone,
     total: int,
 ) -> FitAnswer:
     """Return the answer for one card as the answer for the cards so far."""
@@ -429,7 +430,7 @@ def fit(
     *,
     limit: int | str | None = None,
     vary: str | Sequence[str] = (),
-    wanted: int | None = None,
+    wanted: IntOrNone = None,
     what_if: Sequence[str] | None = None,
     **step: Unpack[StepOptions],
 ) -> FitAnswer:

@@ -36,6 +36,8 @@ from analyzer.simulated_card.core_calls import (
 OLDEST_KERAS = (3, 9)
 _ELSEWHERE = "Reading traces, analyze oom, gpus and diff work without it."
 
+Variables = dict[str, str]  # of an environment
+
 
 def check_packages() -> None:
     """Raise InputError on Windows, and if TensorFlow or Keras is missing, or Keras is too old."""
@@ -87,7 +89,7 @@ _DECLARED = re.compile(
 
 def make_base_environment(
     *, log_level: str | None, host_events: bool = True
-) -> dict[str, str]:
+) -> Variables:
     """Return the variables that every child gets; InputError if steps cannot be run here.
 
     Level ``0`` of the log has the list of chunks of a full allocator; None is TensorFlow's own level.
@@ -127,7 +129,7 @@ def make_environment(
     options: CaptureOptions,
     kind: CaptureKind,
     staging: Path,
-) -> dict[str, str]:
+) -> Variables:
     """Return the variables of a child that captures ``spec``."""
     on_card = kind != "static" and bool(options.gpu)
     level = "0" if kind == "run" else "1"
@@ -153,12 +155,12 @@ def hides_own_gpus(options: CaptureOptions) -> bool:
     return options.device == "cpu" or bool(options.gpu)
 
 
-def read_declared_environment(file: Path, base: Mapping[str, str]) -> dict[str, str]:
+def read_declared_environment(file: Path, base: Mapping[str, str]) -> Variables:
     """Return the variables of a file's top level; ``setdefault`` changes none of ``base``.
 
     InputError if they select another backend of Keras.
     """
-    declared: dict[str, str] = {}
+    declared: Variables = {}
 
     # loading the file reports the error
     with suppress(OSError, UnicodeError):
@@ -171,7 +173,7 @@ def read_declared_environment(file: Path, base: Mapping[str, str]) -> dict[str, 
     return declared
 
 
-def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, str]:
+def make_card_environment(options: CaptureOptions, staging: Path) -> Variables:
     """Return the variables of a child that sees the simulated cards; their tools are in the cache."""
     cache = cache_folder() or staging / SIMULATED_CARD_FOLDER
     return card_environment.make_card_environment(options, cache)

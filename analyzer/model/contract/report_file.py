@@ -51,6 +51,7 @@ from analyzer.model.errors import AnalyzerError
 from analyzer.model.units import BoundedBytes
 
 TotalOrNone = Total | None  # None if unknown
+Texts = tuple[Text, ...]
 
 
 class PeakFigures(TwoSizes, frozen=True, kw_only=True):
@@ -179,7 +180,7 @@ class TrustFigures(ReportRecord, frozen=True, kw_only=True):
     largest_difference_bytes: Total = 0
     damages: tuple[DamageRow, ...] = ()
     replay: ReplayCheck | None = None
-    says: tuple[Text, ...] = ()
+    says: Texts = ()
 
 
 class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
@@ -190,7 +191,7 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     high_bytes: TotalOrNone
     allocated_low_bytes: TotalOrNone
     allocated_high_bytes: TotalOrNone
-    because: tuple[Text, ...]
+    because: Texts
     unsized: Total  # tensors of unknown size, which count as 0
     workspace_bytes: TotalOrNone = None  # part of the upper bounds due to cuDNN
     limit_low_bytes: TotalOrNone = None  # lower bound of the least memory limit
@@ -406,7 +407,7 @@ class SimulatedCardNotice(ReportRecord, frozen=True, kw_only=True):
     """A run on simulated cards."""
 
     cards: tuple[Name, ...] = ()
-    assumed: tuple[Text, ...] = ()
+    assumed: Texts = ()
     settings: tuple[AssumedSetting, ...] = ()
 
 
@@ -553,8 +554,8 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     uncertainty: StatedRange | None = None
     # whether a trace is complete; None for a prediction
     integrity: TrustFigures | None = None
-    warnings: tuple[Text, ...] = ()
-    notes: tuple[Text, ...] = ()
+    warnings: Texts = ()
+    notes: Texts = ()
     simulated_card: SimulatedCardNotice | None = None
     cards: tuple[CardUse, ...] = ()
     # devices of all hosts, the one with the least room first: the rest of the report is about it
@@ -562,7 +563,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     error: Failure | None = None
     failure: UnservedRequest | None = None
     program: ProgramFigures | None = None
-    answer: tuple[Text, ...] = ()  # the verdict, one number, and one thing to do
+    answer: Texts = ()  # the verdict, one number, and one thing to do
     next_command: Text = ""  # continues from this report
     # full length of each list that was shortened
     shortened: Lengths = field(default_factory=dict)
@@ -648,7 +649,7 @@ class DiffFile(ReportRecord, frozen=True, kw_only=True):
     headline: Text  # which side needs more, and by how much
     number: Text  # the needs and the requested peaks
     action: Text  # the category and the layer that changed most
-    notes: tuple[Text, ...]
+    notes: Texts
     a: DiffSide
     b: DiffSide
     peak: tuple[PeakOfBoth, ...]

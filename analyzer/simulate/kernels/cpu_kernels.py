@@ -33,6 +33,9 @@ Effect = Enum(
     "NEW PUSH POP SET GET STACK UNSTACK RESIZE ZEROS ADD PACK UNPACK",
 )
 
+# bytes of buffers, axes of a tensor, or numbers of inputs
+Sizes = tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class Output:
@@ -43,7 +46,7 @@ class Output:
     way: Way
     size_bytes: int = 0
     # Inputs to forward, in order of trial, or the input to share
-    inputs: tuple[int, ...] = ()
+    inputs: Sizes = ()
     region: str = "output"  # ``temp`` if the kernel allocates its result as a temporary
     elsewhere: bool = False  # whether it lies outside the memory of the device
 
@@ -66,8 +69,8 @@ class MemoryPlan:
 
     # Those of the op in order; further ones are the elements of a list that the kernel makes
     outputs: tuple[Output, ...] = ()
-    before_bytes: tuple[int, ...] = ()  # temporaries requested before the outputs
-    after_bytes: tuple[int, ...] = ()  # temporaries requested after the outputs
+    before_bytes: Sizes = ()  # temporaries requested before the outputs
+    after_bytes: Sizes = ()  # temporaries requested after the outputs
     # Workspace of cuDNN, allocated last: of the fastest algorithm, and the least and most likely
     workspaces_bytes: tuple[int, int, int] = (0, 0, 0)
     effect: Effect = Effect.NONE
@@ -77,7 +80,7 @@ class MemoryPlan:
     modelled: bool = True
 
 
-def without_zeros(sizes_bytes: Iterable[int]) -> tuple[int, ...]:
+def without_zeros(sizes_bytes: Iterable[int]) -> Sizes:
     """Return the sizes above 0 bytes; a kernel makes no request for the others."""
     return tuple(size for size in sizes_bytes if size)
 
@@ -103,11 +106,11 @@ class Call:
 
         return None
 
-    def shape(self, index: int) -> tuple[int, ...] | None:
+    def shape(self, index: int) -> Sizes | None:
         """Return the shape of an input; None unless it is fully known."""
         return spec.full_shape if (spec := self._input(index)) else None
 
-    def out_shape(self, index: int = 0) -> tuple[int, ...] | None:
+    def out_shape(self, index: int = 0) -> Sizes | None:
         """Return the shape of an output; None unless it is fully known."""
         return self.op.outputs[index].full_shape
 

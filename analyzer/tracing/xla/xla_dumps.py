@@ -87,6 +87,7 @@ _KINDS = {
     "maybe-live-out": "results",
 }
 _MOST_ROWS = 12
+_Rows = list[tuple[int, str, str]]  # bytes, name, and shape or kind
 
 
 def describe_assignment(path: Path) -> list[str]:
@@ -104,7 +105,7 @@ def describe_assignment(path: Path) -> list[str]:
         )
 
     sums: Counter[str] = Counter()
-    allocations: list[tuple[int, str, str]] = []
+    allocations: _Rows = []
 
     for number, size, unit, facts in _ALLOCATION.findall(text):
         kinds = (name for mark, name in _KINDS.items() if mark in facts)
@@ -122,8 +123,8 @@ def describe_assignment(path: Path) -> list[str]:
 def _describe(
     total_bytes: int,
     sums: Counter[str],
-    values: list[tuple[int, str, str]],
-    allocations: list[tuple[int, str, str]],
+    values: _Rows,
+    allocations: _Rows,
 ) -> Iterator[str]:
     """Yield the total with its kinds, and the largest values, or allocations without values."""
     parts = [f"{kind} {format_bytes(size)}" for kind, size in sums.most_common()]
