@@ -35,10 +35,10 @@ from analyzer.fitting.fit_document import add_headline
 from analyzer.fitting.remedies import RemedyTrial, try_remedies
 from analyzer.fitting.size_search import (
     CardSearch,
+    Facts,
     SizeSearch,
-    StepFacts,
     answer_sizes,
-    assume_facts,
+    assume_note,
     can_run,
 )
 from analyzer.fitting.step_access import (
@@ -113,7 +113,7 @@ def fit_step(
     limit_bytes = limited_by[1].bytes
     search = SizeSearch(limit_bytes, choose_first_size(varied, options), power)
 
-    def describe(facts: StepFacts) -> FitAnswer:
+    def describe(facts: Facts) -> FitAnswer:
         return describe_sizes(access.name, options, search, facts, limited_by, question)
 
     try:
@@ -125,7 +125,7 @@ def fit_step(
         return fit_step(access, leave_out_xla(error, options), question, keep)
     except (KeyboardInterrupt, Terminated):
         if search.points:
-            known = assume_facts(limited, can_run(access, limited))
+            known = can_run(access, limited), assume_note(limited)
             keep(add_headline(describe(known)))
 
         raise
@@ -190,7 +190,7 @@ def describe_sizes(
     name: str,
     options: CaptureOptions,
     search: SizeSearch,
-    facts: StepFacts,
+    facts: Facts,
     limited_by: tuple[LimitOwner, BoundedBytes],
     question: FitQuestion,
 ) -> FitAnswer:
@@ -199,7 +199,8 @@ def describe_sizes(
     limit_of, limit = limited_by
     largest = search.fitting
 
-    step = facts.step
+    is_run, note = facts
+    step = note.step
     is_batch = not question.varied
     wanted = question.wanted
 
@@ -219,7 +220,7 @@ def describe_sizes(
         limit_low_bytes=limit.range.low,
         limit_high_bytes=limit.range.high,
         beside_pool_bytes=memory_beside_pool(gpu) if gpu and limit_of == "card" else 0,
-        by=facts.by,
+        by="runs" if is_run else "estimates",
         largest=largest,
         failing=search.failing,
         safe=find_safe_size(search, limit.range.low, largest),
@@ -227,8 +228,8 @@ def describe_sizes(
         wanted=wanted,
         wanted_fits=None if wanted is None else wanted <= largest,
         points=tuple(search.points[size] for size in sorted(search.points)),
-        notes=facts.notes,
-        versions=facts.versions,
+        notes=note.notes,
+        versions=note.versions,
     )
 
 

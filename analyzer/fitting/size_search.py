@@ -10,15 +10,14 @@ Otherwise each size is a process of its own.
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from operator import attrgetter
-from typing import Literal
 
 from analyzer.fitting.fit_answer import IntOrNone, SizePoint, Varied, apply_size
 from analyzer.fitting.step_access import StepAccess, estimate_step
 from analyzer.model.contract.child_messages import CaptureOptions, SizeRun
-from analyzer.model.contract.run_note import StepConfig, read_run_file
+from analyzer.model.contract.run_note import RunFile, StepConfig, read_run_file
 from analyzer.model.errors import (
     AnalyzerError,
     ExitCode,
@@ -259,14 +258,8 @@ _BY_SIZE = (FailureKind.OUT_OF_MEMORY, FailureKind.TOO_LARGE)
 _DEATHS = (FailureKind.CRASHED, FailureKind.OUT_OF_MEMORY)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepFacts:
-    """What is known about the step beside its sizes."""
-
-    by: Literal["runs", "estimates"]
-    step: StepConfig
-    notes: tuple[str, ...] = ()
-    versions: dict[str, str]
+# Whether the sizes ran, and the note of the step, with all that is known beside its sizes.
+Facts = tuple[bool, RunFile]
 
 
 def can_run(access: StepAccess, options: CaptureOptions) -> bool:
@@ -280,11 +273,13 @@ def answer_sizes(
     options: CaptureOptions,
     varied: Varied,
     search: SizeSearch,
-) -> StepFacts:
+) -> Facts:
     """Answer the sizes of a search until it ends; return what else is known about the step."""
+    is_run = can_run(access, options)
+    answer = _run if is_run else _estimate
+
     try:
-        answer = _run if can_run(access, options) else _estimate
-        return answer(access, options, varied, search)
+        return is_run, answer(access, options, varied, search)
     except InputError as error:
         if error.kind is not FailureKind.FIXED_SIZE:
             raise
@@ -301,7 +296,7 @@ def _run(
     options: CaptureOptions,
     varied: Varied,
     search: SizeSearch,
-) -> StepFacts:
+) -> RunFile:
     """Run the sizes of a search, each process as many as it can."""
     options = replace(options, steps=RUN_STEPS, is_open=not varied)
     runs = _SizeRuns(search)
@@ -329,14 +324,10 @@ def _run(
             shutil.rmtree(folder, ignore_errors=True)
 
     if run_file is None:  # no process reached its end
-        return assume_facts(options, is_run=True)
+        return assume_note(options)
 
-    return StepFacts(
-        by="runs",
-        step=run_file.step,
-        notes=tuple(filter(None, dict.fromkeys((run_file.caution, *run_file.notes)))),
-        versions=run_file.versions,
-    )
+    notes = dict.fromkeys((run_file.caution, *run_file.notes))
+    return replace(run_file, notes=tuple(filter(None, notes)))
 
 
 class _SizeRuns:
@@ -384,19 +375,15 @@ class _SizeRuns:
             _add_failure(self._search, self._size, error)
 
 
-def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:
-    """Return the facts about a step that follow from the options alone."""
+def assume_note(options: CaptureOptions) -> RunFile:
+    """Return what the options alone tell about a step."""
     step = StepConfig(
         mode="train",
         jit=options.jit,
         batch_size=options.batch_size,
     )
 
-    return StepFacts(
-        by="runs" if is_run else "estimates",
-        step=step,
-        versions={},
-    )
+    return RunFile(step=step)
 
 
 def _add_failure(search: SizeSearch, size: int, error: AnalyzerError) -> None:
@@ -416,7 +403,7 @@ def _estimate(
     options: CaptureOptions,
     varied: Varied,
     search: SizeSearch,
-) -> StepFacts:
+) -> RunFile:
     """Estimate the sizes of a search."""
     last = None
     while (size := search.next_size()) is not None:
@@ -442,9 +429,5 @@ def _estimate(
         search.add(point, last.fixed_bytes)
 
     assert last is not None
-    return StepFacts(
-        by="estimates",
-        step=last.note.step,
-        notes=tuple(dict.fromkeys((*last.notes, *describe_sizes(last.note)))),
-        versions=last.note.versions,
-    )
+    notes = dict.fromkeys((*last.notes, *describe_sizes(last.note)))
+    return replace(last.note, notes=tuple(notes))
