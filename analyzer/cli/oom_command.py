@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import structs
+from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.cli.outputs import PageOutputs
@@ -71,12 +71,12 @@ def oom(
 
     if target and document.next_command is not None:
         command = document.next_command.replace("TARGET", shlex.quote(target))
-        document = structs.replace(document, next_command=command)
+        document = replace_fields(document, next_command=command)
 
     if reproduce:
         card = _find_card(explained, target)
         found = _reproduce(explained, target, batch_size, card, outputs)
-        document = structs.replace(document, reproduction=found)
+        document = replace_fields(document, reproduction=found)
 
     _show(replace(explained, report=document), outputs, batch_size)
 

@@ -347,9 +347,8 @@ def run_edits(
 
     text = file.read_text("utf-8")
     number = int(place[2])
-    edits = edit_line(text, finding.id, number)
 
-    for count, edited in enumerate(edits[:_MOST_EDITS]):
+    for count, edited in enumerate(edit_line(text, finding.id, number)[:_MOST_EDITS]):
         name = f"{finding.id}-{number}-{count}"
         try:
             after = estimate_edited(trial.access, trial.options, file, edited, name)

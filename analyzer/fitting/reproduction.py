@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-from msgspec import structs
+from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import capture
 from analyzer.capture.process.run_folders import LOG_FILE
@@ -64,7 +64,7 @@ def reproduce(
                 if _agrees(other) or not found.fails:
                     found = other
 
-                found = structs.replace(found, runs=runs, history_bytes=history_bytes)
+                found = replace_fields(found, runs=runs, history_bytes=history_bytes)
 
                 if _agrees(found):
                     break
@@ -80,7 +80,7 @@ def reproduce(
 
     # the changes with which the step runs under the limit
     fitting = tuple(one for one in remedies if one.fits)
-    return structs.replace(found, remedies=fitting)
+    return replace_fields(found, remedies=fitting)
 
 
 def _agrees(found: Reproduction) -> bool:

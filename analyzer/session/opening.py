@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
+from msgspec.structs import replace as replace_fields
 
 from analyzer.model.contract.child_messages import (
     NOTHING_ASKED,
@@ -82,7 +82,7 @@ def open_result(
 
     if reason and report.kind is Kind.ESTIMATE:
         message = f"Predicted again: {reason}; {REPORT_JSON} in the folder may differ."
-        report = structs.replace(report, notes=(message, *report.notes))
+        report = replace_fields(report, notes=(message, *report.notes))
 
     return Result.of(analysis, report, path if path.is_dir() else None)
 
@@ -235,10 +235,10 @@ def open_hosts(
 
     file = next(one for one in files if one.name == worst.file)
     result = open_one(file, allocator=worst.allocator)
-    whole = structs.replace(
+    whole = replace_fields(
         result.report,
         hosts=rows,
-        target=structs.replace(result.report.target, text=str(path)),
+        target=replace_fields(result.report.target, text=str(path)),
         warnings=(*_list_warnings(rows), *result.report.warnings),
     )
 

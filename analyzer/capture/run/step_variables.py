@@ -154,8 +154,7 @@ class StepVariables:
         a program follow others.
         """
         name = f"{MARKER_PREFIX}snapshot"
-        index = len(self.snapshots)
-        with tf.profiler.experimental.Trace(name, index=index):
+        with tf.profiler.experimental.Trace(name, index=len(self.snapshots)):
             self.refresh()
             is_later = self.snapshots or self.program.function is None
             unread = (self._unread or ()) if is_later else ()
@@ -217,8 +216,7 @@ class StepVariables:
         """Add new variables, and their copies on other devices."""
         for variable in variables:
             raw = get_raw_variable(variable)
-            is_ours = isinstance(raw, HostVariable)
-            if raw is None or is_ours or id(raw) in self._known:
+            if raw is None or isinstance(raw, HostVariable) or id(raw) in self._known:
                 continue
 
             name = str(getattr(variable, "path", "") or raw.name.removesuffix(":0"))

@@ -98,9 +98,8 @@ def rebuild(model: Any, remedy: str) -> Any:
     try:
         rebuilt = recompute_blocks(model, blocks)
     except (ValueError, AttributeError, KeyError) as error:
-        reason = describe_user_error(error)
         raise TargetError(
-            f"The model {model.name!r} cannot be rebuilt: {reason}"
+            f"The model {model.name!r} cannot be rebuilt: {describe_user_error(error)}"
         ) from error
 
     if model.compiled:

@@ -115,10 +115,9 @@ def make_signature_program(
     axes = dict(
         zip(_name_inputs(function, signature), map(get_axes, specs), strict=True)
     )
-    shapes = fill_shapes(axes, options).values()
     tensors = [
         make_tensor(shape, spec.dtype)
-        for shape, spec in zip(shapes, specs, strict=True)
+        for shape, spec in zip(fill_shapes(axes, options).values(), specs, strict=True)
     ]
 
     args = tuple(tf.nest.pack_sequence_as(signature, tensors))

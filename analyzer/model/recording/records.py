@@ -395,8 +395,7 @@ def earlier_categories(table: pd.DataFrame) -> np.ndarray:
     The update may take the buffer of a gradient.
     """
     scopes = table["op"].map(is_in_gradient_scope, na_action="ignore")
-    is_gradient = scopes.eq(True)
-    return np.where(is_gradient, Category.GRADIENT.value, Category.TEMPORARY.value)
+    return np.where(scopes.eq(True), Category.GRADIENT.value, Category.TEMPORARY.value)
 
 
 def sum_by_category(alive: pd.DataFrame) -> dict[str, int]:

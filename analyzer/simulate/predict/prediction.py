@@ -151,12 +151,11 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
 
 def _make_variables(prepared: Prepared, ledger: Ledger) -> None:
     """Allocate the variables with their handles, and the scratch memory of initial values."""
-    note = prepared.note
     device = prepared.device
     nodes = {number: node for node, number in prepared.variable_of.items()}
     slots: dict[object, Buffer] = {}
 
-    for number, row in enumerate(note.variables):
+    for number, row in enumerate(prepared.note.variables):
         size_bytes = (device.holds(row) and row.size_bytes) or 0
         is_kernel = row.category == Category.PARAMETER and len(row.shape or ()) > 1
         is_slot = row.category == Category.OPTIMIZER_STATE

@@ -247,8 +247,7 @@ def _find_frozen(
     is_before = (table["born"] >= 0) & (table["born"] < steps[0].first)
 
     is_after = table["dies"] > steps[-1].last
-    is_weight = table["requested_bytes"].isin(sizes)
-    rows = np.flatnonzero(is_before & is_after & is_weight)
+    rows = np.flatnonzero(is_before & is_after & table["requested_bytes"].isin(sizes))
 
     return dict.fromkeys(rows.tolist(), _FROZEN)
 
@@ -359,11 +358,10 @@ def _find_new_values(
     """Return the rows that a step's update leaves behind."""
     ops = table["op"].astype(str).tolist()
     sizes = table["requested_bytes"].tolist()
-    dies = table["dies"].to_numpy()
 
     ends = np.array([step.last for step in steps])
     number = table["step"].fillna(-1).to_numpy(np.int64)
-    outlives = dies > ends[number]
+    outlives = table["dies"].to_numpy() > ends[number]
     found = {}
 
     for row in np.flatnonzero((number >= 0) & outlives).tolist():

@@ -309,8 +309,7 @@ def _check_steps(
     for step in steps if note.simulated_card is None else ():
         start = step.start_ps or 0
         end = step.end_ps or 0
-        late_ps = max(end_ps, start)
-        first, late, last = np.searchsorted(starts, [start, late_ps, end])
+        first, late, last = np.searchsorted(starts, [start, max(end_ps, start), end])
 
         most = max(_LATE_SHARE * (last - first), _LATE_RUNS)
         unfinished += last - late > most

@@ -265,8 +265,7 @@ def _pair_and_cut(
     steps = find_steps(events, spans)
 
     table = pair_frees(events)
-    earlier = _find_earlier_buffers(table, raw, note)
-    table = add_earlier_buffers(events, table, *earlier)
+    table = add_earlier_buffers(events, table, *_find_earlier_buffers(table, raw, note))
     integrity = check_trace(raw, table, steps, note, main)
 
     table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
@@ -318,10 +317,9 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> str:
     """Return a note about the parts of a TPU's memory."""
     own = events[events["allocator"] == allocator]
     stack = own.loc[own["op"] == STACK, "requested_bytes"].max()
-    heap_bytes = own["peak_in_use_bytes"].max()
 
     limit_bytes = (own["in_use_bytes"] + own["available_bytes"]).max()
-    sizes = (stack, heap_bytes, limit_bytes)
+    sizes = (stack, own["peak_in_use_bytes"].max(), limit_bytes)
     known = [0 if pd.isna(size) else int(size) for size in sizes]
     reserved, heap, limit = map(format_bytes, known)
 

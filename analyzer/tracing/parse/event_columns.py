@@ -635,10 +635,9 @@ class KernelColumns:
         called, first = np.unique(self._launches.pop("number"), return_index=True)
         place = pd.Index(called).get_indexer(self._kernels.pop("number"))
 
-        ops = self._kernels.pop("op")
         table = pd.DataFrame(
             {
-                "annotation": text_category(ops, self._texts.texts),
+                "annotation": text_category(self._kernels.pop("op"), self._texts.texts),
                 # The last entry is that of no call.
                 "start_ps": np.append(start[first], 0)[place],
                 "thread": np.append(line[first] + 1, 0)[place],

@@ -114,8 +114,7 @@ def describe_assignment(path: Path) -> list[str]:
         allocations.append((size_bytes, f"allocation {number}", kind))
         sums[kind] += size_bytes
 
-    found = _VALUE.findall(text)
-    values = [(int(size), name, shape) for name, size, shape in found]
+    values = [(int(size), name, shape) for name, size, shape in _VALUE.findall(text)]
 
     return list(_describe(int(total[1]), sums, values, allocations))
 
