@@ -19,7 +19,7 @@ from damages import DAMAGES, Subject
 
 
 @pytest.mark.parametrize(
-    ("name", "rate", "every"), [("infer", 0.0, 1), ("eager", 0.02, 3)]
+    ("name", "rate", "every"), [("infer", 0.0, 1), ("eager", 0.02, 6)]
 )
 def test_no_damage_is_silent(name: str, rate: float, every: int) -> None:
     path, note = sample_trace(name), read_run(sample_folder(name) / "run.json")
