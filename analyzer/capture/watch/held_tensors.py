@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import types
 import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.step_variables import find_address
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.program_objects import find_grown_containers
+from analyzer.capture.watch.user_lines import Frame
 from analyzer.model.contract.run_note import HeldTensors, LargeConstant, WatchNote
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class GrowthCheck:
         self,
         step: int,
         in_use_bytes: int,
-        frame: types.FrameType | None,
+        frame: Frame,
         *,
         is_last: bool,
     ) -> None:

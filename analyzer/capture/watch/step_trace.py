@@ -35,7 +35,11 @@ from analyzer.capture.watch.held_tensors import (
 )
 from analyzer.capture.watch.program_objects import count_host_containers
 from analyzer.capture.watch.step_readings import ProcessPeak
-from analyzer.capture.watch.traced_functions import FunctionRecord, get_latest_trace
+from analyzer.capture.watch.traced_functions import (
+    FunctionRecord,
+    MaybeRecord,
+    get_latest_trace,
+)
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
     Failure,
@@ -109,7 +113,7 @@ class StepTrace:
         self.resident: dict[int, Input] = {}
         self.containers: dict[int, int] = {}
 
-        self._record: FunctionRecord | None = None
+        self._record: MaybeRecord = None
         self.variables: StepVariables | None = None  # None before steps are chosen
         self._mark: Any = None
 
@@ -175,7 +179,7 @@ class StepTrace:
 
     # The steps
 
-    def open(self, record: FunctionRecord | None, *, least: int = 1) -> None:
+    def open(self, record: MaybeRecord, *, least: int = 1) -> None:
         """Trace the following calls of a function, ``least`` or more; None for eager steps."""
         self.containers = count_host_containers()
         tensors = find_live_tensors()  # some of them without an event
@@ -207,7 +211,7 @@ class StepTrace:
         variables.snapshot()
         self._begin_step()
 
-    def _choose(self, record: FunctionRecord | None, wanted: int) -> StepVariables:
+    def _choose(self, record: MaybeRecord, wanted: int) -> StepVariables:
         """Set the steps to the calls of a function; return their variables."""
         self._record = record
         self._wanted = wanted
@@ -250,7 +254,7 @@ class StepTrace:
 
         self._stop(has_snapshot=is_whole_step)
 
-    def close_run(self, record: FunctionRecord | None) -> bool:
+    def close_run(self, record: MaybeRecord) -> bool:
         """End the trace of the whole run, which counts as one step; return False if there is none."""
         if not (self._is_running or self._has_trace) or not self.is_observing:
             return False

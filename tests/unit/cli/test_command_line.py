@@ -146,7 +146,7 @@ def test_an_encoding_without_box_characters(rest: str, folder: Path) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
-    line = f"$ANALYZE trace {sample_folder('transformer')} | head -c 1"
+    line = f"$ANALYZE trace {sample_folder('infer')} | head -c 1"
     code, out, err = shell(line, folder)
     assert (code, err, len(out)) == (0, b"", 1)
 
