@@ -11,6 +11,7 @@ import typer
 
 from analyzer.capture.targets.target_spec import OPTIMIZER, parse_shapes
 from analyzer.model.contract.child_messages import BATCH_SIZE, CaptureOptions, WhatIf
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 
@@ -26,7 +27,7 @@ def option(
     *flags: str,
     panel: str = OUTPUT,
     metavar: str | None = None,
-    least: int | None = None,
+    least: IntOrNone = None,
 ) -> Any:
     """Return a Typer option; the help shows no default, and no range, which takes its room."""
     if metavar is None and least is not None:
@@ -48,7 +49,7 @@ def argument(text: str, metavar: str | None = None) -> Any:
 
 
 BatchSize = Annotated[
-    int | None,
+    IntOrNone,
     option(
         f"Batch size if the target leaves it open; default {BATCH_SIZE}.",
         panel=STEP,
@@ -56,7 +57,7 @@ BatchSize = Annotated[
     ),
 ]
 InterOpThreads = Annotated[
-    int | None,
+    IntOrNone,
     option(
         "Threads that run ops in parallel; default this machine's. With 1, runs repeat.",
         panel=PLACE,

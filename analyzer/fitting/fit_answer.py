@@ -12,14 +12,12 @@ from msgspec import field
 
 from analyzer.capture.targets.target_spec import parse_shapes
 from analyzer.model.contract.child_messages import CaptureOptions
-from analyzer.model.contract.fields import Lengths, ReportRecord
+from analyzer.model.contract.fields import IntOrNone, Lengths, ReportRecord
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.errors import FailureKind, InputError
 
 # Origin of the limit: the card, the user, this machine's memory, or many cards.
 LimitOwner = Literal["card", "given", "machine", "cards"]
-
-IntOrNone = int | None  # None if unknown, or if nobody asked
 
 
 class SizePoint(ReportRecord, frozen=True, kw_only=True):

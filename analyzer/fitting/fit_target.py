@@ -24,7 +24,6 @@ from analyzer.cards.catalogue import Gpu, all_gpus, memory_beside_pool, memory_l
 from analyzer.fitting.fit_answer import (
     CardAnswer,
     FitAnswer,
-    IntOrNone,
     LimitOwner,
     Varied,
     apply_size,
@@ -53,6 +52,7 @@ from analyzer.model.contract.child_messages import (
     StepOptions,
     TargetSpec,
 )
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import Terminated
 from analyzer.model.machine import read_memory_bytes

@@ -14,9 +14,10 @@ from dataclasses import replace
 from itertools import count
 from operator import attrgetter
 
-from analyzer.fitting.fit_answer import IntOrNone, SizePoint, Varied, apply_size
+from analyzer.fitting.fit_answer import SizePoint, Varied, apply_size
 from analyzer.fitting.step_access import StepAccess, estimate_step
 from analyzer.model.contract.child_messages import CaptureOptions, SizeRun
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.run_note import RunFile, StepConfig, read_run_file
 from analyzer.model.errors import (
     AnalyzerError,

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from analyzer.capture.run.source_frames import is_library, shorten_path
 from analyzer.model.contract.child_messages import CopyEnd, Message, parse_message
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import (
     AnalyzerError,
     FailureKind,
@@ -51,7 +52,7 @@ class Child:
         environment: Mapping[str, str],
     ) -> None:
         self.has_ended = False
-        self.code: int | None = None  # exit status, or minus the number of a signal
+        self.code: IntOrNone = None  # exit status, or minus the number of a signal
         self._deadline_s = math.inf
         self._text = b""
         self._mark = secrets.token_hex(8)
@@ -133,7 +134,7 @@ class Fork:
 
     def __init__(self, server: Child, request: Path) -> None:
         self.has_ended = False
-        self.code: int | None = None
+        self.code: IntOrNone = None
         self._server = server
         self.limit_time = server.limit_time
         server.send(os.fsencode(request))
@@ -344,7 +345,7 @@ def count_memory_kills() -> int:
 
 
 def explain_end(
-    code: int | None,
+    code: IntOrNone,
     at: str,
     target: str,
     log: str,

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.recording.records import alive_at, main_allocator_rows, timeline
 from analyzer.model.units import format_bytes
 from analyzer.report.untrusted import printable
@@ -68,8 +69,8 @@ def tracing_block() -> Iterator[BlockMeasure]:
 
 def describe_excess(
     measure: BlockMeasure,
-    memory: int | None,
-    growth: int | None,
+    memory: IntOrNone,
+    growth: IntOrNone,
 ) -> str:
     """Return the limits in bytes that are exceeded, with the largest tensors; empty if none is."""
     at_peak = tensor_lines(measure.at_peak, "alive at the peak")
@@ -90,7 +91,7 @@ def describe_excess(
 def _state_excess(
     words: str,
     size: int,
-    limit: int | None,
+    limit: IntOrNone,
     tensors: Iterator[str],
 ) -> Iterator[str]:
     """Yield a line about a size above its limit, and the lines about its tensors."""

@@ -10,6 +10,8 @@ from msgspec import Meta, Struct
 # a path that a caller gives
 StrPath = str | os.PathLike[str]
 
+IntOrNone = int | None  # a whole number; None if it is unknown or not given
+
 MOST_BYTES = 1 << 50  # limit of the size of one buffer: 1 PiB
 # limit of a number of repetitions: steps, constants, compilations
 MOST_EVENTS = 1_000_000
