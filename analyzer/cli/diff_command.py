@@ -15,6 +15,7 @@ from analyzer.cli.shared_options import (
     refuse_options,
 )
 from analyzer.cli.stdout import progress_bar
+from analyzer.model.contract.fields import PathOrNone
 from analyzer.model.errors import GrowthError, InputError
 from analyzer.report.actions import step_options
 from analyzer.report.diff_sections import diff_document
@@ -30,7 +31,7 @@ _Older = Annotated[
     ),
 ]
 _Newer = Annotated[
-    Path | None,
+    PathOrNone,
     argument(
         "The newer one; with a git range, the target to estimate, such as "
         "train.py:build_model.",
@@ -100,7 +101,7 @@ def diff(
 
 def _find_difference(
     a: Path,
-    b: Path | None,
+    b: PathOrNone,
     pythons: Sequence[str] | None,
     batch_size: int | None,
     gpu: str,

@@ -10,7 +10,6 @@ import typer
 from analyzer.capture.targets.target_spec import (
     TargetForm,
     check_honoured,
-    list_given_options,
     parse_assumptions,
     parse_target,
 )
@@ -260,7 +259,7 @@ def _check_options(
     check_honoured(
         spec.text,
         TargetForm.ESTIMATE,
-        list_given_options(chosen),
+        chosen,
     )
 
     refuse_options(

@@ -32,6 +32,7 @@ from analyzer.cli.stdout import (
     write_to_stdout,
 )
 from analyzer.model.contract.child_messages import TargetKind, TargetSpec
+from analyzer.model.contract.fields import PathOrNone
 from analyzer.model.contract.report_file import REPORT_HTML, Kind, ReportFile
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
@@ -41,16 +42,15 @@ from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
 
 Writer = Callable[[Path], object]
-OutputPath = Path | None  # ``-`` is standard output; None for no output
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageOutputs:
-    """Options of the outputs of an answer."""
+    """Options of the outputs of an answer; the path ``-`` is standard output."""
 
     json: Json = None
     full: Full = False
-    html: Annotated[OutputPath, option("Write the result as an HTML page.")] = None
+    html: Annotated[PathOrNone, option("Write the result as an HTML page.")] = None
     force: Force = False
     quiet: Quiet = False
     verbose: Verbose = False
@@ -65,7 +65,7 @@ class PageOutputs:
         """The files to write."""
         return tuple(one for one in vars(self).values() if isinstance(one, Path))
 
-    def check(self, *sources: Path, others: Iterable[OutputPath] = ()) -> None:
+    def check(self, *sources: Path, others: Iterable[PathOrNone] = ()) -> None:
         """Raise an InputError for an output that cannot be written or would replace a source."""
         check_paths(*self.paths, *others, force=self.force, sources=sources)
 
@@ -74,7 +74,7 @@ class PageOutputs:
         to_json: Writer,
         to_html: Writer,
         make_document: Callable[[], Document],
-        *others: tuple[OutputPath, Writer],
+        *others: tuple[PathOrNone, Writer],
     ) -> None:
         """Write the files, print the answer unless a file is stdout."""
         json = json_output(self.json, to_json, is_full=self.full)
@@ -95,11 +95,11 @@ class Outputs(PageOutputs):
     csv: Csv = None
     markdown: Markdown = None
     graph: Annotated[
-        OutputPath,
+        PathOrNone,
         option("Write ops and tensors as node-link JSON, for networkx."),
     ] = None
     torch_snapshot: Annotated[
-        OutputPath,
+        PathOrNone,
         option(
             "Write a memory snapshot (.pickle) for pytorch.org/memory_viz and Mosaic."
         ),
@@ -166,7 +166,7 @@ def name_command(report: ReportFile) -> str:
 
 
 def check_paths(
-    *paths: OutputPath, force: bool, sources: tuple[Path, ...] = ()
+    *paths: PathOrNone, force: bool, sources: tuple[Path, ...] = ()
 ) -> None:
     """Refuse files that cannot be written, are inputs, exist, or are named twice."""
     wanted = [path for path in paths if path is not None]
@@ -192,11 +192,11 @@ def check_paths(
 
 
 def json_output(
-    path: OutputPath,
+    path: PathOrNone,
     write: Writer,
     *,
     is_full: bool,
-) -> tuple[OutputPath, Writer]:
+) -> tuple[PathOrNone, Writer]:
     """Return a JSON output for ``write_all``; standard output gets the most important rows."""
 
     def write_short(file: Path) -> None:
@@ -209,7 +209,7 @@ def json_output(
     return path, write_short if is_short else write
 
 
-def write_all(*writers: tuple[OutputPath, Writer]) -> bool:
+def write_all(*writers: tuple[PathOrNone, Writer]) -> bool:
     """Write the files that are named and report each; return whether one of them was stdout."""
     has_stdout = False
 
@@ -240,7 +240,7 @@ class RunPlace:
     """Options that choose the run folder."""
 
     out: Annotated[
-        Path | None,
+        PathOrNone,
         option("Run folder and TensorBoard logdir; default traces/NAME-TIME."),
     ] = None
     no_save: Annotated[

@@ -4,14 +4,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from analyzer.capture.targets.target_spec import OPTIMIZER, parse_shapes
 from analyzer.model.contract.child_messages import BATCH_SIZE, CaptureOptions, WhatIf
-from analyzer.model.contract.fields import IntOrNone
+from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 
@@ -95,14 +94,14 @@ Scheduler = Annotated[
     ),
 ]
 Json = Annotated[
-    Path | None, option("Write the result as JSON; - is stdout, here and below.")
+    PathOrNone, option("Write the result as JSON; - is stdout, here and below.")
 ]
 Full = Annotated[
     bool,
     option("With --json -: every row, not only the most important ones.", "--full"),
 ]
-Csv = Annotated[Path | None, option("Write the rows as CSV.")]
-Markdown = Annotated[Path | None, option("Write a summary for a pull request.")]
+Csv = Annotated[PathOrNone, option("Write the rows as CSV.")]
+Markdown = Annotated[PathOrNone, option("Write a summary for a pull request.")]
 Force = Annotated[bool, option("Replace files that exist.", "--force")]
 Quiet = Annotated[bool, option("Print only the answer, in one line.", "--quiet", "-q")]
 Verbose = Annotated[

@@ -18,7 +18,6 @@ from rich.text import Text
 from analyzer.capture.targets.target_spec import (
     TargetForm,
     check_honoured,
-    list_given_options,
     name_module,
     parse_card_assumptions,
     parse_target,
@@ -274,7 +273,7 @@ def _check_options(
             redact=capture.redact,
         )
     else:
-        check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
+        check_honoured(spec.text, TargetForm.TRACE, chosen)
         refuse_options(
             f"cannot be used with {spec.text}, which shows the step as it ran",
             "Leave it out; the page of --html FILE judges the step on other cards.",
@@ -354,7 +353,7 @@ def _trace_script(
     """Run the script, report, and exit with the script's status, or with 2 if nothing was traced."""
     from analyzer.session.target_results import trace_script
 
-    check_honoured(spec.text, TargetForm.SCRIPT, list_given_options(request.options))
+    check_honoured(spec.text, TargetForm.SCRIPT, request.options)
     if spec.path.endswith(".py"):
         _check_syntax(spec)
 

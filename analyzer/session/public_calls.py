@@ -15,7 +15,6 @@ from analyzer.capture.targets.target_spec import (
     TargetForm,
     check_honoured,
     check_steps,
-    list_given_options,
     parse_target,
 )
 from analyzer.model.contract.child_messages import (
@@ -92,7 +91,7 @@ def trace(
         place = _to_path(out) or make_default_path(spec)
         return trace_target(spec, options, place, force=force)
 
-    check_honoured(spec.text, TargetForm.TRACE, list_given_options(options))
+    check_honoured(spec.text, TargetForm.TRACE, options)
 
     if options.gpu:
         raise InputError(
@@ -130,7 +129,7 @@ def estimate(
             place = _to_path(out) or make_default_path(spec)
             return estimate_target(spec, options, place, force=force)
 
-        check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(options))
+        check_honoured(spec.text, TargetForm.ESTIMATE, options)
         return open_estimate(Path(spec.path))
 
     check_steps(options)

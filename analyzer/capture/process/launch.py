@@ -58,6 +58,7 @@ from analyzer.model.contract.child_messages import (
     TargetSpec,
     write_message,
 )
+from analyzer.model.contract.fields import PathOrNone
 from analyzer.model.contract.run_note import TargetNote, read_run_file
 from analyzer.model.errors import (
     AnalyzerError,
@@ -297,7 +298,7 @@ def _save_log(log: Path) -> str:
 def capture_live(
     target: Any,
     options: CaptureOptions,
-    out: Path | None,
+    out: PathOrNone,
     *,
     force: bool,
 ) -> Path:
@@ -342,7 +343,7 @@ def capture_live(
 def capture_unrun(
     target: Any,
     options: CaptureOptions,
-    out: Path | None,
+    out: PathOrNone,
     *,
     force: bool,
 ) -> Path:
@@ -362,7 +363,7 @@ def capture_unrun(
 def _capture_here(
     target: Any,
     options: CaptureOptions,
-    out: Path | None,
+    out: PathOrNone,
     run: Callable[[Callable[[], Program], Path], Captured],
     *,
     force: bool,
@@ -412,7 +413,7 @@ def make_allocator_error(instead: str) -> TargetError:
 
 def _check_target(
     target: Any,
-    out: Path | None,
+    out: PathOrNone,
     *,
     force: bool,
 ) -> tuple[TargetSpec, Path]:

@@ -33,7 +33,6 @@ from analyzer.capture.targets.target_spec import (
     OPTIMIZER,
     TargetForm,
     check_honoured,
-    list_given_options,
 )
 from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.run_note import Mode, StepConfig
@@ -67,7 +66,7 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     check_honoured(
         f"The model {model.name!r}",
         form,
-        list_given_options(options),
+        options,
     )
 
     inputs, batch_size = synthetic_inputs.make_inputs(model, options)

@@ -39,7 +39,6 @@ from analyzer.capture.targets.synthetic_inputs import fill_shapes, make_tensor
 from analyzer.capture.targets.target_spec import (
     TargetForm,
     check_honoured,
-    list_given_options,
 )
 from analyzer.model.contract.child_messages import (
     CaptureOptions,
@@ -117,7 +116,7 @@ def make_program(
         change_step(thing, options.remedy, text)
         takes_inputs = tf.nest.flatten(get_signature(thing))
         form = TargetForm.SIGNATURE if takes_inputs else TargetForm.STEP
-        check_honoured(text, form, list_given_options(options))
+        check_honoured(text, form, options)
 
         return make_signature_program(thing, text, options)
 
@@ -399,7 +398,7 @@ class _LoadedModel:
 
 
 def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
-    check_honoured(spec.path, TargetForm.SAVED_MODEL, list_given_options(options))
+    check_honoured(spec.path, TargetForm.SAVED_MODEL, options)
     if options.mode not in ("", "infer"):
         raise TargetError(
             f"{spec.path} is a SavedModel, which holds no training step.",

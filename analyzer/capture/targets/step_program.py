@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -15,7 +15,6 @@ from analyzer.capture.targets.synthetic_inputs import Axes, fill_shapes, make_te
 from analyzer.capture.targets.target_spec import (
     TargetForm,
     check_honoured,
-    list_given_options,
 )
 from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.run_note import StepConfig
@@ -79,12 +78,10 @@ def check_arguments(
 ) -> None:
     """Refuse options for a step that comes with arguments, unless its batch size is the given one."""
     form = TargetForm.STEP if is_tf_function(function) else TargetForm.EAGER_STEP
-    given = list_given_options(options)
+    if options.batch_size == find_batch_size(args):
+        options = replace(options, batch_size=None)
 
-    if options.batch_size is not None and options.batch_size == find_batch_size(args):
-        given.remove("--batch-size")
-
-    check_honoured(text, form, given)
+    check_honoured(text, form, options)
 
 
 def make_signature_program(

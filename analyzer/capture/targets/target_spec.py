@@ -282,7 +282,7 @@ _BATCH_SIZE = "--batch-size"
 _TABLE = read_table("capture/targets/refusals.toml", dict[str, dict[str, Any]])
 
 
-def list_given_options(options: CaptureOptions) -> set[str]:
+def _list_given(options: CaptureOptions) -> set[str]:
     """Return the options that the user gave, even with the default value, as ``--batch-size``."""
     values = {name: getattr(options, name) for name in _PLAIN_OPTIONS}
     given = [name for name, value in values.items() if value not in (None, "")]
@@ -314,10 +314,11 @@ def write_options(options: CaptureOptions) -> tuple[str, ...]:
     return tuple(words)
 
 
-def check_honoured(name: str, form: TargetForm, given: set[str]) -> None:
+def check_honoured(name: str, form: TargetForm, options: CaptureOptions) -> None:
     """Raise InputError, once per reason, for given options that a form of target cannot honour."""
-    for reason, options in _TABLE["forms"][form].items():
-        refused = [option for option in options if option in given]
+    given = _list_given(options)
+    for reason, names in _TABLE["forms"][form].items():
+        refused = [one for one in names if one in given]
         if not refused:
             continue
 

@@ -13,11 +13,12 @@ from analyzer.capture.targets.target_spec import (
     check_honoured,
     parse_target,
 )
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError, TargetError
 
 
 def test_options_with_one_reason_share_one_error() -> None:
-    both = {"--loss", "--optimizer", "--batch-size"}
+    both = CaptureOptions(loss="mse", optimizer="sgd", batch_size=8)
     with pytest.raises(InputError) as raised:
         check_honoured("a.py:step", TargetForm.STEP, both)
     assert "--optimizer and --loss cannot" in raised.value.message
