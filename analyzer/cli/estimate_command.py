@@ -20,7 +20,6 @@ from analyzer.cli.shared_options import (
     WHAT_IF,
     Assume,
     BatchSize,
-    InterOpThreads,
     ReplayOptions,
     StepFlags,
     WhatIfNames,
@@ -59,7 +58,6 @@ class EstimateOptions:
             panel=PLACE,
         ),
     ] = ""
-    inter_op_threads: InterOpThreads = None
     assume: Assume = None
     what_if: WhatIfNames = ""
     prove: Annotated[
@@ -216,7 +214,6 @@ def _capture_options(
     card = normalize_cards(capture.gpu) if capture.gpu else ""
     return step.to_capture(
         batch_size=capture.batch_size,
-        inter_op_threads=capture.inter_op_threads,
         device="gpu" if card else "cpu",
         gpu=card,
         assume=parse_assumptions(capture.assume or []),

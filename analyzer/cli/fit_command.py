@@ -16,7 +16,6 @@ from analyzer.cli.shared_options import (
     PLACE,
     STEP,
     Assume,
-    InterOpThreads,
     StepFlags,
     WhatIfNames,
     argument,
@@ -74,7 +73,6 @@ class FitOptions:
         ),
     ] = None
     what_if: WhatIfNames = ""
-    inter_op_threads: InterOpThreads = None
     assume: Assume = None
 
 
@@ -158,7 +156,6 @@ def _make_question(
     shapes, varied = split_shapes(step.shape or [])
     chosen = replace(step, shape=shapes).to_capture(
         batch_size=asked.batch_size,
-        inter_op_threads=asked.inter_op_threads,
         device="gpu" if card or is_all else "cpu",
         gpu=card,
         assume=parse_assumptions(asked.assume or []),

@@ -55,14 +55,6 @@ BatchSize = Annotated[
         least=1,
     ),
 ]
-InterOpThreads = Annotated[
-    IntOrNone,
-    option(
-        "Threads that run ops in parallel; default this machine's. With 1, runs repeat.",
-        panel=PLACE,
-        least=1,
-    ),
-]
 Assume = Annotated[
     list[str] | None,
     option(
@@ -157,6 +149,14 @@ class StepFlags:
     dtype_policy: Annotated[
         str, option("Keras dtype policy, such as mixed_float16.", panel=STEP)
     ] = ""
+    inter_op_threads: Annotated[
+        IntOrNone,
+        option(
+            "Threads that run ops in parallel; default this machine's. With 1, runs repeat.",
+            panel=PLACE,
+            least=1,
+        ),
+    ] = None
 
     def to_capture(self, **others: Any) -> CaptureOptions:
         """Return the options of a capture; ``others`` are fields that define no step."""

@@ -29,7 +29,6 @@ from analyzer.cli.shared_options import (
     PLACE,
     STEP,
     BatchSize,
-    InterOpThreads,
     ReplayOptions,
     Scheduler,
     StepFlags,
@@ -100,7 +99,6 @@ class TraceOptions:
             panel=PLACE,
         ),
     ] = ""
-    inter_op_threads: InterOpThreads = None
     module: Annotated[
         bool,
         option(
@@ -220,7 +218,6 @@ def _capture_options(
     chosen = step.to_capture(
         steps=capture.steps,
         batch_size=capture.batch_size,
-        inter_op_threads=capture.inter_op_threads,
         device=capture.device,
         gpu=capture.gpu,
     )
