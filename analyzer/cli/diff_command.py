@@ -20,7 +20,7 @@ from analyzer.model.errors import GrowthError, InputError
 from analyzer.report.actions import step_options
 from analyzer.report.diff_sections import diff_document
 from analyzer.report.result import Diff, allowed_growth
-from analyzer.session.public_calls import diff as compare
+from analyzer.session.target_results import diff as compare
 
 _Older = Annotated[
     Path,

@@ -58,11 +58,11 @@ from analyzer.model.interrupts import Terminated
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.progress import listening
 from analyzer.model.units import BoundedBytes, format_bytes, parse_bytes
-from analyzer.session.public_calls import make_options
 from analyzer.session.target_results import (
     capture_object,
     is_xla_to_blame,
     leave_out_xla,
+    make_options,
 )
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulated_card.card_environment import find_smallest_card, normalize_cards

@@ -16,7 +16,7 @@ from analyzer.model.progress import report_stage
 from analyzer.model.units import signed_bytes
 from analyzer.report.result import Diff, Result, build_diff
 from analyzer.session.opening import open_result
-from analyzer.session.public_calls import diff
+from analyzer.session.target_results import diff
 
 _PACKAGES = Path(__file__).parents[2]  # the folder of this package
 

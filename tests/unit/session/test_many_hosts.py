@@ -14,7 +14,7 @@ from analyzer.model.errors import InputError, TraceError
 from analyzer.report.render.terminal import to_terminal
 from analyzer.report.report_sections import report_document
 from analyzer.session.opening import open_hosts, read_host, read_hosts
-from analyzer.session.public_calls import open_trace
+from analyzer.session.target_results import open_trace
 from analyzer.session.work_engine import run_all
 from analyzer.tracing.parse.run_folder import find_traces
 

@@ -11,7 +11,7 @@ from builders import TraceBuilder, small_trace
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import XLA_TRIAL_ROLE, Recording
 from analyzer.report.answer import answer_lines
-from analyzer.session.public_calls import open_trace
+from analyzer.session.target_results import open_trace
 from analyzer.tracing.measure.measured_recording import open_measured
 from analyzer.tracing.parse.run_folder import find_run
 from analyzer.tracing.parse.xplane import read_trace
