@@ -31,7 +31,7 @@ from analyzer.model.contract.run_note import (
     UNUSED_ROLE,
     VariableNote,
 )
-from analyzer.tracing.parse.xplane import MARKER_PREFIX
+from analyzer.tracing.parse.event_columns import MARKER_PREFIX
 
 # Ops that access parts of a variable. They switch it to copy-on-read, and each later read copies all
 # of it (``EnsureSparseVariableAccess`` in ``resource_variable_ops.cc``); so it is not read.

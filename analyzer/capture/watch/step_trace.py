@@ -52,8 +52,8 @@ from analyzer.model.contract.run_note import (
     read_run_file,
 )
 from analyzer.model.machine import send_stderr_to
+from analyzer.tracing.parse.event_columns import WATCHED_STEP
 from analyzer.tracing.parse.run_folder import GRAPH_FILE, RUN_FILE
-from analyzer.tracing.parse.xplane import WATCHED_STEP
 
 # The profiler's functions, as they are before the hooks wrap them.
 _START = profiler_v2.start

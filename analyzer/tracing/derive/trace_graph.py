@@ -16,6 +16,7 @@ import pandas as pd
 
 from analyzer.model.contract.run_note import (
     CONVOLUTIONS,
+    PARAMETER_GRADIENTS,
     Op,
     TensorSpec,
     split_tensor,
@@ -37,7 +38,6 @@ from analyzer.model.recording.records import (
 from analyzer.tracing.derive.op_names import (
     GUARDS_BYTES,
     LAYOUT,
-    PARAMETER_GRADIENTS,
     find_forward_op,
     find_gradient_kernel,
     find_optimizer,

@@ -51,7 +51,7 @@ from analyzer.tracing.measure.trace_attribution import (
     label_workspaces,
 )
 from analyzer.tracing.parse.buffer_plan import Plans
-from analyzer.tracing.parse.event_columns import STACK
+from analyzer.tracing.parse.event_columns import STACK, WATCHED_STEP
 from analyzer.tracing.parse.run_folder import (
     GRAPH_FILE,
     NO_NOTE,
@@ -63,14 +63,7 @@ from analyzer.tracing.parse.run_folder import (
     list_runs,
     read_run,
 )
-from analyzer.tracing.parse.xplane import (
-    WATCHED_STEP,
-    RawTrace,
-    Span,
-    Spans,
-    Statistic,
-    read_trace,
-)
+from analyzer.tracing.parse.xplane import RawTrace, Span, Spans, Statistic, read_trace
 from analyzer.tracing.xla.compiled_modules import (
     describe_modules,
     divide_temporaries,

@@ -60,14 +60,9 @@ from analyzer.model.recording.records import (
 )
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
-from analyzer.tracing.parse.event_columns import FUNCTION_SPAN, STACK
+from analyzer.tracing.parse.event_columns import FUNCTION_SPAN, MARKER_PREFIX, STACK
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.parse.xplane import (
-    MARKER_PREFIX,
-    RawTrace,
-    Span,
-    find_inside,
-)
+from analyzer.tracing.parse.xplane import RawTrace, Span, find_inside
 
 _PHASES = {"backward": 1, "update": 2}
 

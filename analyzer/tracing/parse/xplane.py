@@ -49,8 +49,6 @@ from analyzer.tracing.parse.event_columns import (
     read_blocks,
     read_run_ids,
 )
-from analyzer.tracing.parse.event_columns import MARKER_PREFIX as MARKER_PREFIX
-from analyzer.tracing.parse.event_columns import WATCHED_STEP as WATCHED_STEP
 from analyzer.tracing.parse.protobuf import Event, PlainLine, PlainSpace, decode_text
 from analyzer.tracing.parse.run_folder import suggest_command
 
