@@ -183,7 +183,7 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
     start = similar or "For example: t4, a100-80gb, h100."
     raise InputError(
         f"No card is called {name!r}.",
-        hint=f"{start} `analyze gpus list` shows all.",
+        f"{start} `analyze gpus list` shows all.",
     )
 
 
@@ -223,17 +223,17 @@ def read_prices(path: Path) -> dict[Gpu, float]:
             gpu = find_gpu(name)
             prices[gpu] = min(price, prices.get(gpu, price))
     except InputError as error:
-        raise InputError(f"{path}: {error.message}", hint=error.hint) from None
+        raise InputError(f"{path}: {error.message}", error.hint) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or f"{line[:60]!r} has no price"
         raise InputError(
-            f"{path}: {reason}.", hint="Write lines such as `t4,0.35`."
+            f"{path}: {reason}.", "Write lines such as `t4,0.35`."
         ) from None
 
     if not prices:
         raise InputError(
             f"{path} holds no card.",
-            hint="Write lines such as `t4,0.35`.",
+            "Write lines such as `t4,0.35`.",
         )
 
     return prices
@@ -274,7 +274,7 @@ def check_limit(
         raise InputError(
             f"--limit {format_bytes(limit_bytes)} exceeds the free memory of {gpu.name} "
             f"({format_bytes(free_bytes)}).",
-            hint=f"Omit it for TensorFlow's default there ({default}), or name a larger card.",
+            f"Omit it for TensorFlow's default there ({default}), or name a larger card.",
         )
 
 

@@ -118,7 +118,7 @@ def _find_difference(
     if b is None or pythons:
         raise InputError(
             "Two steps are needed: A and B, or a target and --python twice.",
-            hint="analyze diff train.py:build --python OLD --python NEW",
+            "analyze diff train.py:build --python OLD --python NEW",
         )
 
     if ".." in a.name and not a.exists():
@@ -136,6 +136,6 @@ def _find_difference(
     for path in (a, b):
         if not path.exists():
             hint = "Name a run folder, a logdir, an .xplane.pb, or a git range and a target."
-            raise InputError(f"{path} does not exist.", hint=hint)
+            raise InputError(f"{path} does not exist.", hint)
 
     return compare(a, b)

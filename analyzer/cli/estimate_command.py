@@ -237,18 +237,18 @@ def _check_options(
 
         if not chosen.gpu:
             message = "--prove runs the step on a simulated card."
-            raise InputError(message, hint="Add --gpu t4 or --gpu a100-80gb.")
+            raise InputError(message, "Add --gpu t4 or --gpu a100-80gb.")
 
     if capture.patch is not None:
         if spec.kind is not TargetKind.FILE:
             raise InputError(
                 f"--patch cannot edit {spec.text}, which is no Python file.",
-                hint="Name the model in its file: train.py:build.",
+                "Name the model in its file: train.py:build.",
             )
 
         if capture.patch.is_file() or not capture.patch.parent.is_dir():
             reason = f"{capture.patch} cannot be a folder."
-            raise InputError(reason, hint="Name a new folder.")
+            raise InputError(reason, "Name a new folder.")
 
     if not spec.is_trace:
         return
@@ -275,5 +275,5 @@ def _check_options(
             f"{spec.text} holds an estimate for {device.id or 'a CPU'}, and its graph "
             "fits no other "
             "device.",
-            hint="Leave out --gpu, or estimate the target itself.",
+            "Leave out --gpu, or estimate the target itself.",
         )

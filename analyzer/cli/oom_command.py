@@ -115,21 +115,21 @@ def _read_log(log: str) -> OomReport:
             if not path.is_file():
                 raise InputError(
                     f"{log} is a folder.",
-                    hint="Name the log file itself.",
+                    "Name the log file itself.",
                 )
 
         with path.open("rb") as stream:
             if ".xplane.pb" in path.name:
                 raise InputError(
                     f"{path} is a trace.",
-                    hint=f"analyze trace {shlex.quote(log)} explains it.",
+                    f"analyze trace {shlex.quote(log)} explains it.",
                 )
 
             return read_oom_log(stream, str(path))
     except OSError as error:
         raise InputError(
             f"{path} cannot be read: {error.strerror or error}.",
-            hint="Name a log file, or - for stdin.",
+            "Name a log file, or - for stdin.",
         ) from None
 
 
@@ -147,7 +147,7 @@ def _find_card(explained: OomReport, target: str) -> tuple[str, IntOrNone]:
     command = command or "analyze fit TARGET --gpu CARD"
     raise InputError(
         "--reproduce needs a failure of TensorFlow, and the name of its card in the log.",
-        hint=f"Name the card: {command.replace('TARGET', shlex.quote(target))}",
+        f"Name the card: {command.replace('TARGET', shlex.quote(target))}",
     )
 
 
@@ -168,7 +168,7 @@ def _reproduce(
 
     spec = parse_target(target)
     if spec.is_trace:
-        raise InputError(f"{target} is a trace.", hint="Name a model: --target TARGET.")
+        raise InputError(f"{target} is a trace.", "Name a model: --target TARGET.")
 
     gpu, limit_bytes = card
     logged = explained.report.failures

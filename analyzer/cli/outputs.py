@@ -178,17 +178,17 @@ def check_paths(
             check_output(path)
             if path.resolve() in [source.resolve() for source in sources]:
                 hint = "Name another file."
-                raise InputError(f"{path} is an input of this command.", hint=hint)
+                raise InputError(f"{path} is an input of this command.", hint)
 
         if wanted.count(path) > 1 and (is_dash or is_regular(path)):
             name = "Standard output" if is_dash else str(path)
             hint = "Give each output its own file."
-            raise InputError(f"{name} is named twice.", hint=hint)
+            raise InputError(f"{name} is named twice.", hint)
 
         is_new = is_dash or not path.is_file() or not path.stat().st_size
         if not (force or is_new):
             hint = "Add --force to replace it, or name another file."
-            raise InputError(f"{path} exists.", hint=hint)
+            raise InputError(f"{path} exists.", hint)
 
 
 def json_output(

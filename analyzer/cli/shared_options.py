@@ -245,7 +245,7 @@ def refuse_options(reason: str, hint: str, **values: object) -> None:
     given = [name for name, value in values.items() if value not in (None, False, "")]
     if given:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise InputError(f"{names} {reason}.", hint=hint)
+        raise InputError(f"{names} {reason}.", hint)
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -253,5 +253,5 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value and value not in choices:
         raise InputError(
             f"{name} {value} is unknown.",
-            hint=f"Use {' or '.join(choices)}.",
+            f"Use {' or '.join(choices)}.",
         )

@@ -40,14 +40,14 @@ def skill(
         return
 
     if not install.is_dir():
-        raise InputError(f"There is no folder {install}.", hint="Name the project.")
+        raise InputError(f"There is no folder {install}.", "Name the project.")
 
     place = install / _PLACE
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         message = f"{error.filename} is a file, and a folder is needed."
-        raise InputError(message, hint="Move it away first.") from None
+        raise InputError(message, "Move it away first.") from None
 
     check_paths(place, force=force)
     write_text(place, text)

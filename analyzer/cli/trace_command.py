@@ -195,7 +195,7 @@ def trace(
     if arguments:
         raise InputError(
             f"{spec.text} is not a script and takes no arguments ({arguments[0]!r}).",
-            hint="Leave them out; options come before --.",
+            "Leave them out; options come before --.",
         )
 
     refuse_options(
@@ -232,12 +232,12 @@ def _capture_options(
     if capture.device:
         raise InputError(
             "--device and --gpu exclude each other: a simulated card is a GPU.",
-            hint="Leave one out.",
+            "Leave one out.",
         )
 
     if what_if.growth and what_if.memory_limit_bytes is not None:
         message = "--limit and --growth exclude each other on a simulated card, as in TensorFlow."
-        raise InputError(message, hint="Leave one out.")
+        raise InputError(message, "Leave one out.")
 
     from analyzer.simulated_card.card_environment import parse_cards
 
@@ -334,7 +334,7 @@ def _choose_view(*, is_live: bool) -> ScriptView | None:
     if not sys.stderr.isatty():
         raise InputError(
             "--live needs a terminal.",
-            hint="Leave it out; the report follows.",
+            "Leave it out; the report follows.",
         )
 
     return show_live
@@ -390,7 +390,7 @@ def _check_syntax(spec: TargetSpec) -> None:
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         message = f"{spec.text}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}."
-        raise InputError(message, hint="Correct this line.") from None
+        raise InputError(message, "Correct this line.") from None
 
 
 def _explain_missing_trace(

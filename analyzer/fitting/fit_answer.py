@@ -196,7 +196,7 @@ def parse_varied(shapes: Sequence[str]) -> Varied:
 
         plain = name.strip() + equals + "".join(axes.split()).upper()
         if not _factors_of_n(plain):
-            raise InputError(f"The shape {shape!r} has no N.", hint=_FORMAT_HINT)
+            raise InputError(f"The shape {shape!r} has no N.", _FORMAT_HINT)
 
         parse_shapes([insert_size(plain, 1)])  # raises if it is not a shape
         parsed.append(plain)

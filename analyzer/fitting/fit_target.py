@@ -482,7 +482,7 @@ def fits(
     if size < 1:
         raise InputError(
             f"A batch size of {size} is too small.",
-            hint="Give 1 or more.",
+            "Give 1 or more.",
         )
 
     step["batch_size"] = size

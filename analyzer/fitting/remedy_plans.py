@@ -482,7 +482,7 @@ def choose_plans(
         if name == RECOMPUTING:
             hint = "It needs layers in a chain of three parts or more, without XLA."
 
-        raise InputError(f"This step has no remedy {name!r}.", hint=hint)
+        raise InputError(f"This step has no remedy {name!r}.", hint)
 
     return [known[name] for name in names]
 
@@ -504,6 +504,6 @@ def parse_remedies(text: str) -> tuple[str, ...] | None:
     for name in names:
         if name not in known:
             hint = suggest_names(name, known) or f"Use all, or {', '.join(known)}."
-            raise InputError(f"There is no remedy {name!r}.", hint=hint)
+            raise InputError(f"There is no remedy {name!r}.", hint)
 
     return names

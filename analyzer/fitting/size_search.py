@@ -191,7 +191,7 @@ class SizeSearch:
         if high.size >= _LONGEST_PLATEAU * low.size:
             raise InputError(
                 f"The step needs no more memory at size {high.size} than at {low.size}.",
-                hint="If its own code sets the batch size, change it there.",
+                "If its own code sets the batch size, change it there.",
             )
 
         return True
@@ -287,7 +287,7 @@ def answer_sizes(
 
         raise InputError(
             f"The batch size of {access.name} is fixed. {error.message}",
-            hint="Leave the first axis of the inputs open, or name the model itself.",
+            "Leave the first axis of the inputs open, or name the model itself.",
             kind=error.kind,
         ) from None
 

@@ -54,7 +54,7 @@ def access_target(spec: TargetSpec) -> Iterator[StepAccess]:
     if spec.is_trace:
         raise InputError(
             f"{spec.text} is a trace or an estimate of one batch size.",
-            hint="Name the model or the step itself.",
+            "Name the model or the step itself.",
         )
 
     with make_workplace() as folder, ForkServers(folder) as servers:

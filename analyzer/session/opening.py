@@ -103,7 +103,7 @@ def open_estimate(path: Path, what_if: WhatIf = NOTHING_ASKED) -> Result:
         hint = suggest_command(path) or "Open a trace with `analyze trace`."
         raise TraceError(
             f"{path} holds neither an estimate nor a SavedModel.",
-            hint=hint,
+            hint,
         )
 
     return open_result(path, what_if=what_if)
@@ -117,7 +117,7 @@ def _check_peak(analysis: Analysis, saved: ReportFile, path: Path) -> Analysis:
     if sizes != (saved.peak.requested_bytes, saved.peak.allocated_bytes):
         raise TraceError(
             f"{path} was estimated with other settings.",
-            hint="Run `analyze estimate` for the target again, with all its options.",
+            "Run `analyze estimate` for the target again, with all its options.",
         )
 
     return analysis
@@ -230,7 +230,7 @@ def open_hosts(
         raise TraceError(
             f"None of the {len(files)} hosts' traces can be read; {worst.host}: "
             f"{worst.failed.removesuffix('.')}.",
-            hint="Copy the traces once more, or repeat the capture.",
+            "Copy the traces once more, or repeat the capture.",
         )
 
     file = next(one for one in files if one.name == worst.file)

@@ -168,7 +168,7 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     if "," in options.gpu:
         raise InputError(
             f"Several cards need a run on simulated ones ({reason}).",
-            hint="Name one.",
+            "Name one.",
         )
 
     options = replace(options, jit=False, caution=_NO_RUN.format(reason))
@@ -395,7 +395,7 @@ def trace(
     if options.gpu:
         raise InputError(
             f"{spec.text} is an existing trace and cannot run on another card.",
-            hint="Leave gpu out, or name a model or a step.",
+            "Leave gpu out, or name a model or a step.",
         )
 
     return open_hosts(Path(spec.path))

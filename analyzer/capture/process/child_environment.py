@@ -44,7 +44,7 @@ def check_packages() -> None:
     if sys.platform == "win32":
         raise InputError(
             "Steps cannot be run or built on Windows; traces, analyze oom, gpus and diff work.",
-            hint="Use WSL 2: run `wsl --install`, then install tf-memory-analyzer there.",
+            "Use WSL 2: run `wsl --install`, then install tf-memory-analyzer there.",
         )
 
     for package in ("tensorflow", "keras"):
@@ -55,7 +55,7 @@ def check_packages() -> None:
         if found is None:
             raise InputError(
                 f"The package {package} is not installed, and this command needs it.",
-                hint=f"pip install {package}. {_ELSEWHERE}",
+                f"pip install {package}. {_ELSEWHERE}",
             )
 
     # such as a nightly build
@@ -67,7 +67,7 @@ def check_packages() -> None:
             oldest = ".".join(map(str, OLDEST_KERAS))
             raise InputError(
                 f"Keras {keras} is installed; Keras {oldest} or newer is needed.",
-                hint=f"pip install 'keras>={oldest}'.",
+                f"pip install 'keras>={oldest}'.",
             )
 
 
@@ -120,7 +120,7 @@ def _check_backend(variables: Mapping[str, str], place: str) -> None:
         )
         raise InputError(
             f"In {place}, KERAS_BACKEND is {backend}; only TensorFlow can be analysed.",
-            hint=f"Set it to tensorflow.{traces}",
+            f"Set it to tensorflow.{traces}",
         )
 
 
@@ -229,7 +229,7 @@ def configure_cards(options: CaptureOptions, tf: Any) -> None:
     if len(cards) != len(gpus):
         raise InputError(
             f"This TensorFlow ({tf.__version__}) cannot use simulated cards.",
-            hint="analyze estimate --gpu NAME predicts with any.",
+            "analyze estimate --gpu NAME predicts with any.",
             kind=FailureKind.NO_CARD,
         )
 
@@ -255,6 +255,6 @@ def check_collectives(op_types: Iterable[str], version: str) -> None:
         raise InputError(
             f"TensorFlow {version} contains NCCL, which needs real cards: the step's all-reduce cannot "
             "run on simulated cards.",
-            hint="Use TensorFlow 2.21, or name one card.",
+            "Use TensorFlow 2.21, or name one card.",
             kind=FailureKind.NO_CARD,
         )

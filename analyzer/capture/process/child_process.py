@@ -363,11 +363,11 @@ def explain_end(
 
     if code == -signal.SIGKILL and kills:
         message = f"The system killed the process {at}: it ran out of host memory."
-        return StepOutOfMemory(message, hint="Try a smaller --batch-size.")
+        return StepOutOfMemory(message, "Try a smaller --batch-size.")
 
     # oneDNN's convolution and XLA's buffers crash after a refused request (TensorFlow 2.21).
     if any(sign in reason for sign in _NO_MEMORY):
-        return StepOutOfMemory(f"{target} ran out of memory {at}: {reason}", hint=hint)
+        return StepOutOfMemory(f"{target} ran out of memory {at}: {reason}", hint)
 
     last = f"; its last output: {reason}" if reason else "."
     if code is None or code >= 0:
@@ -386,7 +386,7 @@ def explain_end(
         meaning = signal.strsignal(-code) or "unknown"
         message = f"The process of {target} died of {name} ({meaning}) {at}{last}"
 
-    return TargetError(message, hint=hint, kind=kind)
+    return TargetError(message, hint, kind=kind)
 
 
 def read_tail(log: Path) -> str:

@@ -125,7 +125,7 @@ def capture(
             if not (staging / RUN_FILE).is_file():
                 raise TargetError(
                     f"The capture is gone: {spec.text} or another program removed it.",
-                    hint="Name another --out.",
+                    "Name another --out.",
                 )
 
             return publish(staging, out, force=force)
@@ -276,7 +276,7 @@ def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:
             return error(failed.error, hint=failed.hint, kind=failed.kind)
 
     hint = f"{failed.hint} {_save_log(log)}".strip()
-    return AnalyzerError(failed.error, hint=hint, kind=failed.kind)
+    return AnalyzerError(failed.error, hint, kind=failed.kind)
 
 
 def _save_log(log: Path) -> str:
@@ -332,7 +332,7 @@ def capture_live(
     if options.gpu:
         raise TargetError(
             "A simulated card needs a process of its own, and a function cannot be passed to one.",
-            hint="Name the step instead: analyzer.trace('file.py:make_step', gpu=...).",
+            "Name the step instead: analyzer.trace('file.py:make_step', gpu=...).",
         )
 
     raise make_allocator_error(
@@ -407,7 +407,7 @@ def make_allocator_error(instead: str) -> TargetError:
     """Return the error for a process that cannot trace; ``instead`` is another way to trace."""
     return TargetError(
         "TensorFlow runs in this process on an allocator that writes no memory events.",
-        hint=f"Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or {instead}.",
+        f"Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or {instead}.",
     )
 
 
@@ -446,7 +446,7 @@ def save_model(model: Any) -> Iterator[TargetSpec]:
         except Exception as error:
             raise TargetError(
                 f"The model {model.name!r} cannot be saved to be captured: {error}",
-                hint="Name its code instead: analyzer.trace('file.py:build').",
+                "Name its code instead: analyzer.trace('file.py:build').",
             ) from error
 
         yield TargetSpec(

@@ -323,7 +323,7 @@ def trace_block(logdir: Path) -> Iterator[None]:
     if not tf.config.list_logical_devices("GPU") and not _has_statistics():
         raise InputError(
             "TensorFlow started in this process on an allocator that writes no memory events.",
-            hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow makes its first tensor: in the "
+            "Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow makes its first tensor: in the "
             "environment, or at the top of conftest.py.",
         )
 
@@ -334,7 +334,7 @@ def trace_block(logdir: Path) -> Iterator[None]:
     except tf.errors.AlreadyExistsError:
         raise InputError(
             "Another profile is active, and TensorFlow takes one at a time.",
-            hint="Stop it around the measured block.",
+            "Stop it around the measured block.",
         ) from None
 
     try:

@@ -104,7 +104,7 @@ def trace_function(program: Program) -> Any:
     except Exception as error:
         raise TargetError(
             f"The step cannot be traced: {describe_user_error(error).rstrip('.')}.",
-            hint="Correct the model or the step; TensorFlow refuses it before any run.",
+            "Correct the model or the step; TensorFlow refuses it before any run.",
             kind=classify_failure(error),
         ) from error
 

@@ -57,7 +57,7 @@ def change_step(function: Any, remedy: str, text: str) -> Any:
         if kind in _NEED_MODEL:
             raise TargetError(
                 f"The change {kind}={value} needs the model, and {text} is a custom step.",
-                hint="Name the model, or the function that makes it.",
+                "Name the model, or the function that makes it.",
             )
 
     return tf.function(function) if "graph" in _split(remedy) else function

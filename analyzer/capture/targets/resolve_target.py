@@ -58,7 +58,7 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
         except ValueError:
             raise TargetError(
                 f"Keras has no dtype policy {options.dtype_policy!r}.",
-                hint="Try float32, mixed_float16 or mixed_bfloat16.",
+                "Try float32, mixed_float16 or mixed_bfloat16.",
             ) from None
 
     with apply_while_building(options.remedy, spec.text):
@@ -123,7 +123,7 @@ def make_program(
     if isinstance(thing, get_classes("layers.Layer")):
         raise TargetError(
             f"{text} is a layer or a model of Keras 2 (tf_keras), not a model of Keras 3.",
-            hint="Wrap a layer in keras.Sequential; trace the script that trains a model of Keras 2, "
+            "Wrap a layer in keras.Sequential; trace the script that trains a model of Keras 2, "
             "or return (tf_function, args).",
         )
 
@@ -132,7 +132,7 @@ def make_program(
 
     raise TargetError(
         f"{text} is of the type {type(thing).__name__}, not a model or a step.",
-        hint="Give a Keras model, a tf.function, or a function that returns a model or (tf_function, "
+        "Give a Keras model, a tf.function, or a function that returns a model or (tf_function, "
         "args).",
     )
 
@@ -160,7 +160,7 @@ def _call_user_code(make: Callable[[], Any], text: str) -> Any:
         except TypeError as error:
             raise TargetError(
                 f"{text} cannot be called: {error}.",
-                hint="Name a function without parameters: it returns a model or (step, arguments).",
+                "Name a function without parameters: it returns a model or (step, arguments).",
             ) from None
 
     with _convert_errors(text), run_setup_on_host():
@@ -176,7 +176,7 @@ def _convert_errors(text: str) -> Iterator[None]:
     except SystemExit as error:
         raise TargetError(
             f"{text} called sys.exit({error.code}).",
-            hint=_NO_ARGUMENTS if error.code == USAGE_STATUS else _ONLY_BUILD,
+            _NO_ARGUMENTS if error.code == USAGE_STATUS else _ONLY_BUILD,
         ) from None
     except Exception as error:
         hint = "Correct this line of your code."
@@ -187,7 +187,7 @@ def _convert_errors(text: str) -> Iterator[None]:
 
         raise TargetError(
             f"{text} failed: {describe_user_error(error)}.",
-            hint=hint,
+            hint,
         ) from error
 
 
@@ -212,7 +212,7 @@ def _check_policy(program: Program, text: str, policy: str) -> None:
 
         raise InputError(
             f"{text} does not follow --dtype-policy {policy}: {own}.",
-            hint="Leave it out, and set the policy in the target's code.",
+            "Leave it out, and set the policy in the target's code.",
         )
 
 
@@ -221,7 +221,7 @@ def _load_application(spec: TargetSpec, options: CaptureOptions) -> Any:
     if not callable(make):
         names = [name for name in dir(keras.applications) if name[:1].isupper()]
         hint = suggest_names(spec.attribute, names) or f"It has {', '.join(names)}."
-        raise TargetError(f"keras.applications has no {spec.attribute!r}.", hint=hint)
+        raise TargetError(f"keras.applications has no {spec.attribute!r}.", hint)
 
     arguments: dict[str, Any] = {"weights": None}
     hint = ""
@@ -242,7 +242,7 @@ def _load_preset(spec: TargetSpec) -> Any:
         hint = "Install it: pip install keras-hub."
         raise TargetError(
             f"{spec.text} needs keras-hub: {error}.",
-            hint=hint,
+            hint,
         ) from error
 
     models = keras_hub.models
@@ -251,7 +251,7 @@ def _load_preset(spec: TargetSpec) -> Any:
 
     if not is_known and not Path(spec.path).is_dir():
         hint = suggest_names(spec.path, known) or "Give a folder: hub:FOLDER."
-        raise TargetError(f"keras-hub has no preset {spec.path!r}.", hint=hint)
+        raise TargetError(f"keras-hub has no preset {spec.path!r}.", hint)
 
     hint = "It needs the preset's config.json: from the network, or from a folder (hub:FOLDER)."
     with _convert_building(spec, hint):
@@ -287,7 +287,7 @@ def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
             reason = f"its config cannot be fetched ({type(error).__name__})."
 
         raise TargetError(
-            f"{spec.text} cannot be built: {reason.rstrip('.')}.", hint=hint
+            f"{spec.text} cannot be built: {reason.rstrip('.')}.", hint
         ) from error
 
 
@@ -301,7 +301,7 @@ def _load_from_code(spec: TargetSpec) -> Any:
         if not hasattr(thing, part):
             own = [name for name in sorted(vars(module)) if name[0] != "_"]
             hint = suggest_names(part, own) or f"It defines {', '.join(own[:9])}."
-            raise TargetError(f"{spec.path} has no {part!r}.", hint=hint)
+            raise TargetError(f"{spec.path} has no {part!r}.", hint)
 
         thing = getattr(thing, part)
 
@@ -326,7 +326,7 @@ def _import_file(spec: TargetSpec) -> Any:
     if module_spec is None or module_spec.loader is None:
         raise TargetError(
             f"{spec.path} cannot be imported.",
-            hint="Is it a Python file?",
+            "Is it a Python file?",
         )
 
     module = importlib.util.module_from_spec(module_spec)
@@ -346,7 +346,7 @@ def _import_module(spec: TargetSpec) -> Any:
 
         raise TargetError(
             f"There is no module {spec.path}.",
-            hint="Install it, run from the folder that holds it, or give file.py:name.",
+            "Install it, run from the folder that holds it, or give file.py:name.",
         ) from None
 
 
@@ -354,7 +354,7 @@ def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
     if spec.path.endswith(".keras") and not zipfile.is_zipfile(spec.path):
         raise TargetError(
             f"{spec.path} is damaged: it is no archive.",
-            hint="Save the model again.",
+            "Save the model again.",
         )
 
     try:
@@ -377,7 +377,7 @@ def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
 
     raise TargetError(
         f"{spec.path} cannot be loaded: {reason.rstrip('.')}.",
-        hint="If it holds only weights, or custom objects, name the code of the model: file.py:name.",
+        "If it holds only weights, or custom objects, name the code of the model: file.py:name.",
     )
 
 
@@ -402,7 +402,7 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
     if options.mode not in ("", "infer"):
         raise TargetError(
             f"{spec.path} is a SavedModel, which holds no training step.",
-            hint="Use --mode infer, or give the model's code as file.py:name.",
+            "Use --mode infer, or give the model's code as file.py:name.",
         )
 
     try:
@@ -420,7 +420,7 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
     )
 
     if name is None:
-        raise TargetError(f"{spec.path} has no signature to call.", hint=_SIGNATURE)
+        raise TargetError(f"{spec.path} has no signature to call.", _SIGNATURE)
 
     function = signatures[name]
     specs = function.structured_input_signature[1]

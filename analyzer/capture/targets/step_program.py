@@ -98,7 +98,7 @@ def make_signature_program(
 
         raise TargetError(
             f"{text} is a tf.function without an input signature.",
-            hint="Give it input_signature=[tf.TensorSpec(...)], or return (tf_function, args).",
+            "Give it input_signature=[tf.TensorSpec(...)], or return (tf_function, args).",
         )
 
     specs = tf.nest.flatten(signature)
@@ -106,7 +106,7 @@ def make_signature_program(
         if not isinstance(spec, tf.TensorSpec):
             raise TargetError(
                 f"{text} takes a {type(spec).__name__}, and analyze cannot create a value for it.",
-                hint="Return (tf_function, args) with real arguments.",
+                "Return (tf_function, args) with real arguments.",
             )
 
     axes = dict(
@@ -199,7 +199,7 @@ def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:
     if python_function is None:
         raise TargetError(
             f"{text} is already traced.",
-            hint="Leave out --jit/--no-jit.",
+            "Leave out --jit/--no-jit.",
         )
 
     rebuilt = tf.function(

@@ -191,14 +191,14 @@ def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, IntOrNone]:
     if not specs:
         raise TargetError(
             f"The model {model.name!r} has no inputs.",
-            hint="Give them: --shape 224,224,3, or return (tf_function, args) instead.",
+            "Give them: --shape 224,224,3, or return (tf_function, args) instead.",
         )
 
     for name, spec in specs.items():
         if getattr(spec, "sparse", False) or getattr(spec, "ragged", False):
             raise TargetError(
                 f"The input {name!r} is sparse or ragged: its size depends on the data.",
-                hint="Return (tf_function, args) from your file, with real arguments.",
+                "Return (tf_function, args) from your file, with real arguments.",
             )
 
     axes: dict[str, Axes] = {}
@@ -233,7 +233,7 @@ def _guess_specs(model: Any, options: CaptureOptions) -> Any:
         raise TargetError(
             f"The inputs of the model {model.name!r} are unknown: it is not built and has no input "
             "shape.",
-            hint="Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args).",
+            "Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args).",
         )
 
     specs = [_make_spec(model, axes, name or "input") for name, axes in shapes.items()]
@@ -299,7 +299,7 @@ def _check_size(axes: tuple[int, ...], dtype: Any) -> None:
         raise TargetError(
             f"An input or label of shape {_format_axes(axes)} takes {format_bytes(size_bytes)}; at "
             f"most {format_bytes(limit_bytes)} are possible here.",
-            hint="Try a smaller --batch-size or --shape.",
+            "Try a smaller --batch-size or --shape.",
         )
 
 
@@ -312,7 +312,7 @@ def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> Shapes:
     if unknown:
         raise TargetError(
             f"There is no input {min(unknown)!r}.",
-            hint=f"Its inputs: {', '.join(sorted(specs))}.",
+            f"Its inputs: {', '.join(sorted(specs))}.",
         )
 
     _check_batch(specs, options.batch_size)
@@ -344,7 +344,7 @@ def _check_batch(specs: Mapping[str, Axes], batch_size: IntOrNone) -> None:
 
     raise InputError(
         f"The input {name!r} has {batch}, not a batch of {batch_size}.",
-        hint="Leave out --batch-size, or leave the input's first axis open.",
+        "Leave out --batch-size, or leave the input's first axis open.",
         kind=FailureKind.FIXED_SIZE,
     )
 
@@ -361,7 +361,7 @@ def _fill_axes(
         example = _format_axes(tuple(usual))
         raise TargetError(
             f"The input {name!r} has open axes.",
-            hint=f"Fill them: --shape {name}={example}, or --shape {example} for each such input.",
+            f"Fill them: --shape {name}={example}, or --shape {example} for each such input.",
         )
 
     if shape is not None:
@@ -373,7 +373,7 @@ def _fill_axes(
             raise TargetError(
                 f"--shape {name}={_format_axes(shape)} does not fit the input's axes "
                 f"{_format_axes(own[1:])}.",
-                hint="Give every axis but the batch.",
+                "Give every axis but the batch.",
             )
 
         axes = (*own[:1], *shape)

@@ -77,7 +77,7 @@ class WatchBlock:
         if _running:
             raise InputError(
                 "The steps of this process are already watched.",
-                hint="End that block first.",
+                "End that block first.",
             )
 
         from analyzer.capture.watch.watcher import Watcher

@@ -275,7 +275,7 @@ def read_message(path: Path, record: type[_Record]) -> _Record:
     except (OSError, ValueError, RecursionError) as error:
         raise AnalyzerError(
             f"The message in {path} cannot be read: {error}.",
-            hint="The command and its child must be of one installation of tf-memory-analyzer.",
+            "The command and its child must be of one installation of tf-memory-analyzer.",
         ) from None
 
 

@@ -495,7 +495,7 @@ def choose_allocator(events: pd.DataFrame, wanted: str) -> str:
         if wanted not in peaks:
             raise TraceError(
                 f"The trace has no allocator {wanted!r}.",
-                hint=f"It has {', '.join(peaks)}.",
+                f"It has {', '.join(peaks)}.",
             )
 
         return wanted

@@ -46,7 +46,7 @@ class BfcOptions:
         if not 0 < self.memory_limit_bytes <= UNLIMITED_BYTES:
             raise InputError(
                 f"A memory limit of {self.memory_limit_bytes} bytes cannot be simulated.",
-                hint="Give more than 0 bytes and at most 64 TiB.",
+                "Give more than 0 bytes and at most 64 TiB.",
             )
 
     def under(self, memory_limit_bytes: int) -> BfcOptions:

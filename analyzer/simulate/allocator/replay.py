@@ -196,7 +196,7 @@ def _check_sizes(rows: Table, requested: Table) -> None:
         raise TraceError(
             f"Row {rows[at]} asks for {requested[at]} bytes, which is impossible"
             f" ({int(wrong.sum())} such rows).",
-            hint=f"Sizes are 0 to {format_bytes(MAX_REQUEST_BYTES)}: the trace is damaged.",
+            f"Sizes are 0 to {format_bytes(MAX_REQUEST_BYTES)}: the trace is damaged.",
         )
 
 

@@ -77,7 +77,7 @@ def predict_note(
     if not note.ops:
         raise TraceError(
             "The note has no graph to predict from.",
-            hint="Estimate again.",
+            "Estimate again.",
         )
 
     device = CPU

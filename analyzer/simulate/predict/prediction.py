@@ -255,7 +255,7 @@ def check_assumptions(note: RunNote, decided: Collection[str]) -> None:
             names = f"Names: {', '.join(known[:6])}."
             raise InputError(
                 f"--assume {name}: no data-dependent loop, branch or size has that name.",
-                hint=names if known else "Nothing in this step depends on data.",
+                names if known else "Nothing in this step depends on data.",
             )
 
 

@@ -186,7 +186,7 @@ def check_trace(
             at = int(np.flatnonzero(is_wrong)[0])
             raise TraceError(
                 f"The trace is damaged: memory event {at} is of {events[column].iloc[at]} bytes.",
-                hint=f"Sizes are 0 to {format_bytes(_LARGEST_BYTES)}. Repeat the trace.",
+                f"Sizes are 0 to {format_bytes(_LARGEST_BYTES)}. Repeat the trace.",
             )
 
     for group, own in events.groupby("allocator", observed=True):

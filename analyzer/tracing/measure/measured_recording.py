@@ -98,7 +98,7 @@ def open_measured(
     names = ", ".join(file.name.split(".xplane")[0] for file in chosen or files)
 
     if not chosen:
-        raise TraceError(f"The run has no host {host!r}.", hint=f"It has {names}.")
+        raise TraceError(f"The run has no host {host!r}.", f"It has {names}.")
 
     trace = chosen[0]
     warnings = []

@@ -99,7 +99,7 @@ def read_plan(content: bytes) -> BufferPlan:
     except (DecodeError, KeyError, ValueError, IndexError) as error:
         raise TraceError(
             f"The compiled module cannot be read ({type(error).__name__}: {error}).",
-            hint="Repeat the capture.",
+            "Repeat the capture.",
         ) from None
 
 

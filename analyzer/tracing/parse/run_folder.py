@@ -87,7 +87,7 @@ def find_traces(path: Path) -> list[Path]:
     if not path.is_dir():
         raise TraceError(
             f"There is no {path}.",
-            hint="Name an .xplane.pb, run folder or logdir.",
+            "Name an .xplane.pb, run folder or logdir.",
         )
 
     runs = list_runs(path)
@@ -97,7 +97,7 @@ def find_traces(path: Path) -> list[Path]:
     check_note(path)
     raise TraceError(
         f"{path} holds no trace.",
-        hint=suggest_command(path)
+        suggest_command(path)
         or "Expected an .xplane.pb in it or under plugins/profile/RUN/; capture one with "
         "`analyze trace MODEL`.",
     )
@@ -124,9 +124,7 @@ def find_run(path: Path, name: str) -> Path:
     names = ", ".join(run.name for run in runs)
     raise TraceError(
         f"{path} has no run {name!r}.",
-        hint=f"It has {names}."
-        if runs
-        else "Name a logdir with plugins/profile/RUN in it.",
+        f"It has {names}." if runs else "Name a logdir with plugins/profile/RUN in it.",
     )
 
 
@@ -148,7 +146,7 @@ def check_note(path: Path) -> None:
     if (path / GRAPH_FILE).is_file() and not (path / RUN_FILE).is_file():
         raise TraceError(
             f"{path} is a run folder without {RUN_FILE}.",
-            hint="Copy the whole folder, or capture it with `analyze trace MODEL`.",
+            "Copy the whole folder, or capture it with `analyze trace MODEL`.",
         )
 
 
@@ -191,7 +189,7 @@ def read_run(path: Path) -> RunNote:
                 content = unpack(read_regular_file(sibling_file(path, row.plan)))
                 plans |= dict.fromkeys(row.ops, read_plan(content))
     except (OSError, ValueError) as error:
-        raise TraceError(f"{path} is damaged ({error}).", hint=DAMAGED) from None
+        raise TraceError(f"{path} is damaged ({error}).", DAMAGED) from None
 
     return RunNote(
         **vars(run),

@@ -101,7 +101,7 @@ def describe_assignment(path: Path) -> list[str]:
     if total is None:
         raise TraceError(
             f"{path} has no total of XLA's buffers.",
-            hint="Dump the module again.",
+            "Dump the module again.",
         )
 
     sums: Counter[str] = Counter()
