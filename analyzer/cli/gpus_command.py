@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from msgspec import field, structs
+from msgspec import structs
 
 from analyzer.cards.catalogue import Gpu, all_gpus, gpus_named, memory_limit
 from analyzer.cli.outputs import check_paths, json_output, print_answer, write_all
@@ -38,7 +38,7 @@ class CardList(ReportRecord, frozen=True, kw_only=True):
     cards: tuple[CardRow, ...]
     next_command: str = ""
     # full length of each list that was shortened
-    shortened: Lengths = field(default_factory=dict)
+    shortened: Lengths = {}
 
 
 def gpus(

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from msgspec import field
-
 from analyzer.capture.targets.target_spec import parse_shapes
 from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.fields import IntOrNone, Lengths, ReportRecord
@@ -91,14 +89,14 @@ class FitAnswer(ReportRecord, frozen=True, kw_only=True):
     points: tuple[SizePoint, ...] = ()  # by size
     next_command: str = ""
     # full length of each list that was shortened
-    shortened: Lengths = field(default_factory=dict)
+    shortened: Lengths = {}
     # cards of the catalogue, by memory, or of the user's prices, the cheapest that fits first
     cards: tuple[CardAnswer, ...] = ()
     # Changes of the step, by saving, the largest first
     remedies: tuple[StepRemedy, ...] = ()
     headline: str = ""
     notes: tuple[str, ...] = ()
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = {}
 
     @property
     def noun(self) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.contract.report_file import StepRemedy
@@ -152,5 +152,5 @@ class OomDocument(ReportRecord, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     next_command: TextOrNone = None
     # full length of each list that was shortened
-    shortened: Lengths = field(default_factory=dict)
+    shortened: Lengths = {}
     reproduction: Reproduction | None = None

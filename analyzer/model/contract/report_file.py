@@ -16,7 +16,7 @@ from operator import index
 from pathlib import Path
 from typing import Annotated, Any, Literal, SupportsIndex
 
-from msgspec import DecodeError, Meta, Struct, field, to_builtins
+from msgspec import DecodeError, Meta, Struct, to_builtins
 from msgspec.json import encode
 from msgspec.json import format as indented
 from msgspec.structs import asdict
@@ -566,9 +566,9 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     answer: Texts = ()  # the verdict, one number, and one thing to do
     next_command: Text = ""  # continues from this report
     # full length of each list that was shortened
-    shortened: Lengths = field(default_factory=dict)
+    shortened: Lengths = {}
     # of the libraries and of this package
-    versions: dict[Name, Name] = field(default_factory=dict)
+    versions: dict[Name, Name] = {}
 
 
 DIFF_VERSION = 1
@@ -659,7 +659,7 @@ class DiffFile(ReportRecord, frozen=True, kw_only=True):
     timelines: CurvesOfBoth
     next_command: Text = ""
     # full length of each list that was shortened
-    shortened: Lengths = field(default_factory=dict)
+    shortened: Lengths = {}
 
 
 # a value of JSON
