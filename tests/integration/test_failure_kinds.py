@@ -1,7 +1,5 @@
 """The kind of a failed step reaches the parent process as a typed value."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Traces of the simulated card, opened without the note of their capture."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

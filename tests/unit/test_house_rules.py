@@ -1,7 +1,5 @@
 """Rules for the package: lengths of functions, private names, and documents that name real files."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """``analyze fit``: the batch found, held against TensorFlow's own allocator under that limit."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Inputs for the allocator's tests: tables, random workloads, and recorded samples."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

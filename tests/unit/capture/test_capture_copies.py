@@ -1,7 +1,5 @@
 """Several captures in copies of one process: each as in a process of its own, nothing left of any."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

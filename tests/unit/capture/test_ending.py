@@ -1,7 +1,5 @@
 """The end of a child without a word of its own is told as what it is, and is never a bug of ours."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """Every option on every form of target is either honoured or refused with a sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The catalogue: names, and that every row can be traced and used."""
 
-from __future__ import annotations
-
 import csv
 from importlib.resources import files
 

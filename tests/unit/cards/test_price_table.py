@@ -1,7 +1,5 @@
 """The user's table of prices."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the command line says of itself, and where results go."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The blocks to recompute are the best partition of the chain, by trying every one of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Hosts of one run: the same report wherever they are read, whatever dies on the way."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A trace that began late: what was there before it, with and without a note of the variables."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

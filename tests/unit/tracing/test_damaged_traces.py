@@ -1,7 +1,5 @@
 """Short and seeded, ``benchmarks/robustness/damaged.py``: no damage that moves a figure is silent."""
 
-from __future__ import annotations
-
 import gzip
 import random
 import sys

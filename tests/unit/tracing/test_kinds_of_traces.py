@@ -1,7 +1,5 @@
 """Traces of other devices, programs and windows than a whole TensorFlow step on a card."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``analyze diff`` and the outputs of ``analyze trace``, called as a user calls them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
