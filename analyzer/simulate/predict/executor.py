@@ -19,10 +19,9 @@ takes the predicate from a list or an optional.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeVar
 
 from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.run_note import CONSTANTS, op_types
@@ -78,8 +77,6 @@ Task = tuple[int, Iteration]
 # The buffers of a node's outputs, without those in a branch that is not taken.
 Outputs = dict[int, Tensor]
 
-_Item = TypeVar("_Item")
-
 
 class EdgeOrder:
     """The out-edges of each node in one possible order.
@@ -90,7 +87,7 @@ class EdgeOrder:
 
     def __init__(self, prepared: Prepared, random: Random) -> None:
         roots = [node for node, count in enumerate(prepared.waits_for) if not count]
-        self.roots = _shuffle(roots, random)
+        self.roots = random.sample(roots, len(roots))
         self.data = list(prepared.data_out)
         self.control = list(prepared.control_out)
 
@@ -101,12 +98,8 @@ class EdgeOrder:
             is_rewritten = any(kind.startswith("_Mkl") for kind in types)
 
             if is_rewritten or len(data) + len(control) > ORDERED_EDGES:
-                self.data[node] = _shuffle(data, random)
-                self.control[node] = _shuffle(control, random)
-
-
-def _shuffle(items: Sequence[_Item], random: Random) -> list[_Item]:
-    return random.sample(items, len(items))
+                self.data[node] = random.sample(data, len(data))
+                self.control[node] = random.sample(control, len(control))
 
 
 class Executor:

@@ -70,6 +70,10 @@ _JAX_MODULE = ("jit_", "pjit_", "pmap_")  # start of the names of JAX's modules
 _BYTES = frozenset({"int8", "uint8"})  # element types of a workspace
 _LEAST_UNIQUE = 4096  # a lone request below this size does not identify a module
 
+_Fit = tuple[
+    str, list[PlanRegion]
+]  # a module, and its regions in the order of the requests
+
 
 def read_modules(raw: RawTrace) -> dict[str, BufferPlan]:
     """Return the memory plans of a trace's modules by name, without those that cannot be read."""
@@ -160,12 +164,12 @@ def match_requests(
     table: pd.DataFrame,
     raw: RawTrace,
     plans: Plans,
-) -> Iterator[tuple[list[int], list[tuple[str, list[PlanRegion]]]]]:
+) -> Iterator[tuple[list[int], list[_Fit]]]:
     """Yield runs of rows whose sizes equal a module's buffer assignment, and all such modules.
 
     The longest run counts. A module's regions are in the order of the rows.
     """
-    by_first: dict[int, list[tuple[str, list[PlanRegion]]]] = {}
+    by_first: dict[int, list[_Fit]] = {}
 
     for name, plan in plans.items():
         regions = [one for one in plan if one.size_bytes]
