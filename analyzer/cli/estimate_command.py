@@ -13,8 +13,7 @@ from analyzer.capture.targets.target_spec import (
     parse_assumptions,
     parse_target,
 )
-from analyzer.cli.gpus_command import name_device
-from analyzer.cli.outputs import Outputs, RunPlace
+from analyzer.cli.outputs import Outputs, RunPlace, name_device
 from analyzer.cli.shared_options import (
     PLACE,
     WHAT_IF,

@@ -10,8 +10,7 @@ from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.cards.catalogue import read_prices
-from analyzer.cli.gpus_command import name_device
-from analyzer.cli.outputs import PageOutputs
+from analyzer.cli.outputs import PageOutputs, name_device
 from analyzer.cli.shared_options import (
     PLACE,
     STEP,

@@ -7,14 +7,9 @@ from msgspec import structs
 from analyzer.cards.catalogue import Gpu, all_gpus, gpus_named, memory_limit
 from analyzer.cli.outputs import check_paths, json_output, print_answer, write_all
 from analyzer.cli.shared_options import Force, Full, Json, Verbose, argument
-from analyzer.cli.stdout import print_news
 from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.contract.report_file import encode_report
 from analyzer.report.output_files import write_text
-from analyzer.report.untrusted import printable
-from analyzer.simulated_card.card_environment import normalize_cards
-
-_NAMED = 5  # other cards of the same name that are printed
 
 
 class CardRow(ReportRecord, frozen=True, kw_only=True):
@@ -65,26 +60,6 @@ def gpus(
     output = json_output(json, lambda path: write_text(path, text), is_full=full)
     if not write_all(output):
         _print(listing, is_verbose=verbose)
-
-
-def name_device(name: str, *, is_quiet: bool) -> None:
-    """Print the answer's device if no card is named, or if several match the name of one."""
-    line = "Answer for this machine's CPU; add --gpu NAME for a card."
-
-    if name:
-        if "," in normalize_cards(name):
-            return
-
-        card, *others = gpus_named(name)
-        if not others:
-            return
-
-        rest = ", ".join(one.id for one in others[:_NAMED])
-        line = (
-            f"--gpu {printable(name, 40)} is {card.id} here, not {rest} (analyze gpus)."
-        )
-
-    print_news(line, is_quiet=is_quiet)
 
 
 def _list_cards(search: str) -> CardList:

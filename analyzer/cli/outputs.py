@@ -12,6 +12,7 @@ from typing import Annotated
 
 from msgspec import structs
 
+from analyzer.cards.catalogue import gpus_named
 from analyzer.cli.shared_options import (
     Csv,
     Force,
@@ -27,6 +28,7 @@ from analyzer.cli.stdout import (
     DASH,
     ProgressForm,
     check_open,
+    print_news,
     printing,
     terminal,
     write_to_stdout,
@@ -40,7 +42,9 @@ from analyzer.report.output_files import check_output, is_regular
 from analyzer.report.render.sections import Document
 from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
+from analyzer.simulated_card.card_environment import normalize_cards
 
+_NAMED = 5  # other cards of the same name that are printed
 Writer = Callable[[Path], object]
 
 
@@ -298,3 +302,23 @@ class RunPlace:
         if not outputs.quiet:
             command = name_command(result.report)
             print(f"Open it again: analyze {command} {where}", file=sys.stderr)
+
+
+def name_device(name: str, *, is_quiet: bool) -> None:
+    """Print the answer's device if no card is named, or if several match the name of one."""
+    line = "Answer for this machine's CPU; add --gpu NAME for a card."
+
+    if name:
+        if "," in normalize_cards(name):
+            return
+
+        card, *others = gpus_named(name)
+        if not others:
+            return
+
+        rest = ", ".join(one.id for one in others[:_NAMED])
+        line = (
+            f"--gpu {printable(name, 40)} is {card.id} here, not {rest} (analyze gpus)."
+        )
+
+    print_news(line, is_quiet=is_quiet)

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_function_options, is_jit_compiled
+from analyzer.capture.run.wrapped_calls import Arguments
 from analyzer.capture.targets.synthetic_inputs import Axes, fill_shapes, make_tensor
 from analyzer.capture.targets.target_spec import (
     TargetForm,
@@ -27,11 +28,11 @@ class Program:
 
     call: Callable[[], Any]  # runs one step without arguments and returns its result
     # the tensors that the step is fed, and the NumPy arrays, which each call copies to tensors
-    args: tuple[Any, ...]
+    args: Arguments
     config: StepConfig
     # the ``tf.function`` behind ``call``; None if the step runs eagerly
     function: Any = None
-    traced_args: tuple[Any, ...] = ()
+    traced_args: Arguments = ()
     models: list[Any] = field(default_factory=list)
     optimizers: list[Any] = field(default_factory=list)
     # choices for the user, one sentence each
@@ -39,7 +40,7 @@ class Program:
     # returns the call for another size of an open batch axis; None if the axis is not open
     resize: Callable[[int], Callable[[], Any]] | None = None
 
-    def make_tensors(self) -> tuple[Any, ...]:
+    def make_tensors(self) -> Arguments:
         """Return the step's inputs as tensors."""
         return tuple(map(tf.convert_to_tensor, self.args))
 
@@ -124,7 +125,7 @@ def make_signature_program(
 
 def make_function_program(
     function: Any,
-    args: tuple[Any, ...],
+    args: Arguments,
     text: str,
     options: CaptureOptions,
 ) -> Program:

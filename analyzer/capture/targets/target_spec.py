@@ -34,6 +34,8 @@ from analyzer.model.errors import (
 from analyzer.model.units import format_bytes, parse_bytes
 from analyzer.tracing.parse.run_folder import is_trace, suggest_command
 
+Assumed = dict[str, int]  # values by name
+
 OPTIMIZER = "adam"  # the optimizer of a model that is not compiled
 _MODULE_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _FORMS = (
@@ -183,9 +185,9 @@ def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
     return TargetSpec(text=text, kind=kind, path=text)
 
 
-def parse_assumptions(texts: list[str]) -> dict[str, int]:
+def parse_assumptions(texts: list[str]) -> Assumed:
     """Return numbers by name from ``NAME=N`` (trip counts, sizes, branches), or raise TargetError."""
-    assumed: dict[str, int] = {}
+    assumed: Assumed = {}
     for text in texts:
         name, _, number = (part.strip() for part in text.rpartition("="))
         if not name or not number.isdecimal() or len(number) > 9:
@@ -199,10 +201,10 @@ def parse_assumptions(texts: list[str]) -> dict[str, int]:
     return assumed
 
 
-def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
+def parse_card_assumptions(texts: list[str]) -> Assumed:
     """Return assumptions about a simulated card from ``workspace=64MiB``, or raise TargetError."""
     known = {one.name: one for one in ASSUMPTIONS}
-    assumed: dict[str, int] = {}
+    assumed: Assumed = {}
 
     for text in texts:
         name, _, value = (part.strip() for part in text.rpartition("="))

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 import tensorflow as tf
+from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.graph.data_sizes import count_element_bytes
 from analyzer.capture.graph.plain_graphs import count_bytes
@@ -255,9 +255,7 @@ def find_grown_containers(
     for size_bytes, added, container in grown:
         names = [one for one in holders.get(id(container), ()) if one.grows]
         for holder in names[:1]:
-            rows.append(
-                msgspec.structs.replace(holder, count=added, size_bytes=size_bytes)
-            )
+            rows.append(replace_fields(holder, count=added, size_bytes=size_bytes))
 
     return rows
 

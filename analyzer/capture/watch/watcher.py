@@ -34,7 +34,7 @@ from analyzer.capture.private_names import (
 )
 from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.step_capture import describe_failure
-from analyzer.capture.run.wrapped_calls import Arguments, wrap_calls
+from analyzer.capture.run.wrapped_calls import Arguments, Call, Keywords, wrap_calls
 from analyzer.capture.targets.step_program import find_batch_size
 from analyzer.capture.watch.held_tensors import GrowthCheck, find_held_objects
 from analyzer.capture.watch.holder_search import HolderSearch
@@ -311,10 +311,10 @@ class Watcher:
 
     def call_function(
         self,
-        call: Callable[..., Any],
+        call: Call,
         function: Any,
         args: Arguments,
-        kwargs: dict[str, Any],
+        kwargs: Keywords,
     ) -> Any:
         """Call a ``tf.function`` as ``call(function, *args, **kwargs)``, and count it as a step."""
         observed = self.trace.observed
@@ -341,10 +341,10 @@ class Watcher:
 
     def call_model(
         self,
-        call: Callable[..., Any],
+        call: Call,
         model: Any,
         args: Arguments,
-        kwargs: dict[str, Any],
+        kwargs: Keywords,
     ) -> Any:
         """Call a model eagerly, and note whether it needs the most memory so far."""
         self._note_top(None)
@@ -363,7 +363,7 @@ class Watcher:
         self,
         function: Any,
         args: Arguments,
-        kwargs: dict[str, Any],
+        kwargs: Keywords,
         traces: int,
         gradients: int,
     ) -> None:
@@ -386,10 +386,10 @@ class Watcher:
 
     def call_optimizer(
         self,
-        call: Callable[..., Any],
+        call: Call,
         owner: Any,
         args: Arguments,
-        kwargs: dict[str, Any],
+        kwargs: Keywords,
     ) -> Any:
         """Call an optimizer eagerly, and count it as a step or as the end of a micro-batch."""
         result = call(owner, *args, **kwargs)
@@ -689,7 +689,7 @@ class Hooks:
         runs = owner is _SESSION or tf.executing_eagerly()
         return runs and not getattr(self._local, "inside", False)
 
-    def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
+    def _around(self, owner: Any, name: str, call: Call) -> None:
         """Let ``call(old, thing, args, kwargs)`` make the outermost calls of a method."""
 
         def wrapper(old: Any, thing: Any, *args: Any, **kwargs: Any) -> Any:

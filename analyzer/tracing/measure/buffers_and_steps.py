@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
 from analyzer.model.contract.fields import MOST_TOTAL
 from analyzer.model.contract.report_file import TrustFigures
@@ -178,7 +179,7 @@ def check_trace(
     """
     events = raw.events
     damages = list(raw.damages)
-    counter: tuple[int, int, int] = (0, 0, 0)
+    figures = TrustFigures(is_damaged=False)
 
     for column in ("requested_bytes", "allocated_bytes"):
         is_wrong = ~events[column].between(0, _LARGEST_BYTES)
@@ -195,7 +196,7 @@ def check_trace(
             continue
 
         if name == allocator:
-            counter = _check_counter(name, own, allocations, len(events))
+            figures = _check_counter(name, own, allocations, len(events))
 
         for reason, wrong in _check_events(own, from_start=note.from_process_start):
             if wrong.any():
@@ -205,13 +206,9 @@ def check_trace(
 
     damages += [describe_damage(reason, count) for reason, count in found if count]
 
-    count, disagreeing, largest_bytes = counter
-
-    return TrustFigures(
-        is_damaged=bool(damages) or disagreeing > 0,
-        events=count,
-        events_disagreeing=disagreeing,
-        largest_difference_bytes=largest_bytes,
+    return replace(
+        figures,
+        is_damaged=bool(damages) or figures.is_damaged,
         damages=tuple(damages),
     )
 
@@ -221,16 +218,14 @@ def _check_counter(
     own: pd.DataFrame,
     allocations: pd.DataFrame,
     events: int,
-) -> tuple[int, int, int]:
+) -> TrustFigures:
     """Compare the sum of the allocations with TensorFlow's bytes in use in one allocator's events.
-
-    Return the number of events, of those that disagree, and the largest difference in bytes.
 
     ``own`` are these events, at their instants; ``events`` is the number of events of all allocators.
     """
     in_use = own["in_use_bytes"].to_numpy()
     if not in_use.any():
-        return 0, 0, 0
+        return TrustFigures(is_damaged=False)
 
     buffers = allocations[allocations["allocator"] == name]
     columns = ("born", "dies", "allocated_bytes")
@@ -238,9 +233,14 @@ def _check_counter(
 
     difference = running_sum(born, dies, sizes, events)[own.index + 1] - in_use
     wrong = difference != 0
-    largest_bytes = min(int(np.abs(difference).max(initial=0)), MOST_TOTAL)
-
-    return len(own), int(wrong.sum()), largest_bytes
+    return TrustFigures(
+        is_damaged=bool(wrong.any()),
+        events=len(own),
+        events_disagreeing=int(wrong.sum()),
+        largest_difference_bytes=min(
+            int(np.abs(difference).max(initial=0)), MOST_TOTAL
+        ),
+    )
 
 
 def _check_events(
