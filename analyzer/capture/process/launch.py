@@ -58,7 +58,7 @@ from analyzer.model.contract.child_messages import (
     TargetSpec,
     write_message,
 )
-from analyzer.model.contract.fields import PathOrNone
+from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.run_note import TargetNote, read_run_file
 from analyzer.model.errors import (
     AnalyzerError,
@@ -78,7 +78,7 @@ _INTERRUPTED = "Interrupted; no run was written."
 _PARTING_S = 10.0  # for the user's exit handlers after the last message
 
 # Takes the answer for a size and returns the next size, or None.
-NextSize = Callable[[SizeRun], int | None]
+NextSize = Callable[[SizeRun], IntOrNone]
 
 
 def capture(
@@ -197,7 +197,7 @@ def _send_sizes(
         return
 
     os.mkfifo(pipe)
-    descriptor: int | None = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
+    descriptor: IntOrNone = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
 
     def send(answer: SizeRun) -> None:
         nonlocal descriptor

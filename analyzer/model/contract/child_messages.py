@@ -12,6 +12,7 @@ from msgspec import Struct, convert, to_builtins
 from analyzer.model.contract.fields import (
     Bytes,
     Choice,
+    IntOrNone,
     Name,
     ReportRecord,
     Text,
@@ -214,7 +215,7 @@ class StageBegun(Struct, frozen=True, tag_field="message", tag="stage"):
 class SizeRun(Struct, frozen=True, kw_only=True, tag_field="message", tag="size"):
     """The answer of a run at one size."""
 
-    peak_bytes: int | None = None  # of the card's allocator; None if the run failed
+    peak_bytes: IntOrNone = None  # of the card's allocator; None if the run failed
     fixed_bytes: int = 0  # in use between steps
     kind: FailureKind | None = None  # why it failed
     detail: str = ""  # the error

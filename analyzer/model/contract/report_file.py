@@ -4,8 +4,6 @@ New fields have defaults and unknown fields are ignored, so older and newer repo
 of a number ends with its unit: ``_bytes``, ``_s``, ``_ps``, ``_ratio`` (0 to 1).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

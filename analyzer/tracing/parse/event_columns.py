@@ -7,8 +7,6 @@ and bytes. A line may hold millions of events, so it is read in blocks, many mes
 operations. Field numbers are of ``xspace``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
