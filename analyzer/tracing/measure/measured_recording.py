@@ -68,7 +68,6 @@ from analyzer.tracing.xla.compiled_modules import (
     describe_modules,
     divide_temporaries,
     find_plans,
-    find_step_tensors,
     name_call_requests,
     name_module_buffers,
     read_modules,
@@ -171,13 +170,13 @@ def measure(
     )
 
     if plans:
-        sharing = Sharing(structure, find_step_tensors(shown))
+        in_steps = shown.loc[shown["step"].notna(), "tensor"]
+        sharing = Sharing(structure, set(in_steps) - {""})
 
     found = _find_warnings(steps, note, main)
 
     if not note.is_captured:
         found += warn_about_modules(raw, plans)
-
         if structure.ops:
             found += _warn_about_cut(shown, main)
 

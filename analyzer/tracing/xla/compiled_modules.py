@@ -324,11 +324,6 @@ def find_plans(
     return plans
 
 
-def find_step_tensors(allocations: pd.DataFrame) -> set[str]:
-    """Return the tensors of the graph that lie in a buffer of a step, or in a part of one."""
-    return set(allocations.loc[allocations["step"].notna(), "tensor"]) - {""}
-
-
 def divide_temporaries(
     allocations: pd.DataFrame,
     events: pd.DataFrame,
