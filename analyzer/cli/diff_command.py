@@ -15,7 +15,7 @@ from analyzer.cli.shared_options import (
     refuse_options,
 )
 from analyzer.cli.stdout import progress_bar
-from analyzer.model.contract.fields import PathOrNone
+from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.errors import GrowthError, InputError
 from analyzer.report.actions import step_options
 from analyzer.report.diff_sections import diff_document
@@ -103,7 +103,7 @@ def _find_difference(
     a: Path,
     b: PathOrNone,
     pythons: Sequence[str] | None,
-    batch_size: int | None,
+    batch_size: IntOrNone,
     gpu: str,
     folder: Path,
 ) -> Diff:

@@ -34,7 +34,7 @@ from analyzer.cli.stdout import (
     write_to_stdout,
 )
 from analyzer.model.contract.child_messages import TargetKind, TargetSpec
-from analyzer.model.contract.fields import PathOrNone
+from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.report_file import REPORT_HTML, Kind, ReportFile
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
@@ -114,7 +114,7 @@ class Outputs(PageOutputs):
     ] = None
 
     @property
-    def max_peak_bytes(self) -> int | None:
+    def max_peak_bytes(self) -> IntOrNone:
         """The highest requested peak that is allowed; None for any."""
         if self.max_peak is None:
             return None

@@ -37,7 +37,7 @@ from analyzer.model.contract.child_messages import (
     TargetKind,
     TargetSpec,
 )
-from analyzer.model.contract.fields import PathOrNone
+from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.report_file import Finding, StepRemedy
 from analyzer.model.errors import InputError
 from analyzer.model.progress import listening, report_stage
@@ -63,7 +63,7 @@ class RemedyTrial:
 
     access: StepAccess
     options: CaptureOptions
-    limit_bytes: int | None
+    limit_bytes: IntOrNone
     # Takes each as it is known
     keep: Callable[[StepRemedy], None] = lambda remedy: None
     patch_file: PathOrNone = None  # the file to write patches of, into a folder

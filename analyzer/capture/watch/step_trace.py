@@ -40,6 +40,7 @@ from analyzer.capture.watch.traced_functions import (
     MaybeRecord,
     get_latest_trace,
 )
+from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
     Failure,
@@ -76,7 +77,7 @@ class StepTrace:
         *,
         steps: int,
         target: TargetNote,
-        dump: Path | None,
+        dump: PathOrNone,
         simulated_card: SimulatedCardNote | None,
         process_peak: ProcessPeak,
         values: ProgramValues | None,
@@ -91,7 +92,7 @@ class StepTrace:
         self._observing = ExitStack()
         self.observed = Observations()
         self.is_observing = False
-        self.batch_size: int | None = None  # first axis of the steps' input
+        self.batch_size: IntOrNone = None  # first axis of the steps' input
 
         # whether the program went on after the trace of its run ended
         self.is_cut = False

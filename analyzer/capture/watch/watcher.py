@@ -52,6 +52,7 @@ from analyzer.capture.watch.traced_functions import (
     takes_gradients,
 )
 from analyzer.capture.watch.user_lines import Frame, find_calling_line
+from analyzer.model.contract.fields import PathOrNone
 from analyzer.model.contract.run_note import (
     FailedStep,
     SimulatedCardNote,
@@ -200,7 +201,7 @@ class Watcher:
         steps: int,
         warmup: int,
         target: TargetNote,
-        dump: Path | None = None,
+        dump: PathOrNone = None,
         simulated_card: SimulatedCardNote | None = None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:

@@ -4,12 +4,12 @@ from typing import Literal
 
 from msgspec import Struct
 
-from analyzer.model.contract.fields import Lengths, ReportRecord
+from analyzer.model.contract.fields import IntOrNone, Lengths, ReportRecord
 from analyzer.model.contract.report_file import StepRemedy
 
 OOM_VERSION = 1
 
-SizeOrNone = int | None  # None if the log lacks it
+SizeOrNone = IntOrNone  # None if the log lacks it
 TextOrNone = str | None
 
 
