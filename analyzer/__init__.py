@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from analyzer.fitting.fit_target import fit, fits
     from analyzer.report.result import Diff, Result
     from analyzer.session.device_report import device
-    from analyzer.session.public_calls import diff, estimate, open_trace, trace, watch
+    from analyzer.session.target_results import diff, estimate, open_trace, trace, watch
 
 # Module of each public name. `__getattr__` imports it on first use.
 _MODULES = {
@@ -33,7 +33,7 @@ _MODULES = {
     "fit": "fitting.fit_target",
     "fits": "fitting.fit_target",
     **dict.fromkeys(
-        ("diff", "estimate", "open_trace", "trace", "watch"), "session.public_calls"
+        ("diff", "estimate", "open_trace", "trace", "watch"), "session.target_results"
     ),
 }
 
@@ -59,7 +59,7 @@ def load_ipython_extension(shell: Any) -> None:
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name == "MemoryCallback":
-        from analyzer.session.public_calls import callback_class
+        from analyzer.session.target_results import callback_class
 
         return callback_class()
 

@@ -3,8 +3,6 @@
 ``python tests/schemas.py`` writes them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from inspect import cleandoc

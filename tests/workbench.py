@@ -4,8 +4,6 @@ The import is most of a small capture. Commands with processes of their own, as 
 in ``test_trace_command.py``, ``test_scripts.py`` and ``test_hostile_steps.py``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from contextlib import AbstractContextManager, ExitStack

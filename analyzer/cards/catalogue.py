@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 from msgspec import field
 
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import InputError, suggest_names
 from analyzer.model.units import BoundedBytes, Range, format_bytes
 
@@ -66,7 +67,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     # ``GDDR+ECC``: a sixteenth holds the codes. ``LPDDR``: the host's memory.
     memory_kind: Literal["HBM", "GDDR", "GDDR+ECC", "LPDDR"] = field(name="memory")
     # the memory as CUDA reports it; None to derive it from the advertised memory
-    reported_bytes: int | None = None
+    reported_bytes: IntOrNone = None
     # source of ``reported_bytes``; empty without
     memory_source: str = field(name="reported_source", default="")
     specs_source: str = ""  # source of the other figures
@@ -182,7 +183,7 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
     start = similar or "For example: t4, a100-80gb, h100."
     raise InputError(
         f"No card is called {name!r}.",
-        hint=f"{start} `analyze gpus list` shows all.",
+        f"{start} `analyze gpus list` shows all.",
     )
 
 
@@ -222,17 +223,17 @@ def read_prices(path: Path) -> dict[Gpu, float]:
             gpu = find_gpu(name)
             prices[gpu] = min(price, prices.get(gpu, price))
     except InputError as error:
-        raise InputError(f"{path}: {error.message}", hint=error.hint) from None
+        raise InputError(f"{path}: {error.message}", error.hint) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or f"{line[:60]!r} has no price"
         raise InputError(
-            f"{path}: {reason}.", hint="Write lines such as `t4,0.35`."
+            f"{path}: {reason}.", "Write lines such as `t4,0.35`."
         ) from None
 
     if not prices:
         raise InputError(
             f"{path} holds no card.",
-            hint="Write lines such as `t4,0.35`.",
+            "Write lines such as `t4,0.35`.",
         )
 
     return prices
@@ -255,8 +256,8 @@ _LIBRARIES_BYTES = 500 * MIB
 
 def check_limit(
     gpu: Gpu,
-    limit_bytes: int | None,
-    context_bytes: int | None = None,
+    limit_bytes: IntOrNone,
+    context_bytes: IntOrNone = None,
 ) -> None:
     """Refuse a memory limit that is larger than the free memory of an otherwise empty card.
 
@@ -273,7 +274,7 @@ def check_limit(
         raise InputError(
             f"--limit {format_bytes(limit_bytes)} exceeds the free memory of {gpu.name} "
             f"({format_bytes(free_bytes)}).",
-            hint=f"Omit it for TensorFlow's default there ({default}), or name a larger card.",
+            f"Omit it for TensorFlow's default there ({default}), or name a larger card.",
         )
 
 

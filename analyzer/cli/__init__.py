@@ -111,7 +111,7 @@ def _run() -> int:
         if type(error).__name__ == "NoSuchOption" and place == "analyze trace":
             hint = f"Options of a script follow --: analyze trace train.py -- --epochs 2. {hint}"
 
-        raise InputError(f"{message}{end}", hint=hint) from None
+        raise InputError(f"{message}{end}", hint) from None
     except BrokenPipeError:
         # Typer prints the help by itself: `analyze trace --help | head`.
         if has_reader():

@@ -1,14 +1,14 @@
 """``analyze device``: a card's memory as TensorFlow and as the driver count it."""
 
-from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, json_output, print_answer, write_all
+from analyzer.cli.shared_options import Force, Full, Json, Quiet
 
 
 def device(
-    json: options.Json = None,
-    full: options.Full = False,
-    force: options.Force = False,
-    quiet: options.Quiet = False,
+    json: Json = None,
+    full: Full = False,
+    force: Force = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show the memory of this machine's cards as the driver counts it.
 

@@ -5,26 +5,34 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
+from analyzer.cli.shared_options import (
+    STEP,
+    BatchSize,
+    Markdown,
+    argument,
+    option,
+    refuse_options,
+)
 from analyzer.cli.stdout import progress_bar
+from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.errors import GrowthError, InputError
 from analyzer.report.actions import step_options
 from analyzer.report.diff_sections import diff_document
 from analyzer.report.result import Diff, allowed_growth
-from analyzer.session.public_calls import diff as compare
+from analyzer.session.target_results import diff as compare
 
 _Older = Annotated[
     Path,
-    options.argument(
+    argument(
         "The older run folder, logdir or .xplane.pb; or a git range, such as "
         "v1..HEAD; or with --python the target.",
         metavar="A",
     ),
 ]
 _Newer = Annotated[
-    Path | None,
-    options.argument(
+    PathOrNone,
+    argument(
         "The newer one; with a git range, the target to estimate, such as "
         "train.py:build_model.",
         metavar="B",
@@ -32,11 +40,11 @@ _Newer = Annotated[
 ]
 _Pythons = Annotated[
     list[str] | None,
-    options.option(
+    option(
         "Given twice, with a target as A: estimate it with the older and with the "
         "newer interpreter, such as old/bin/python and new/bin/python.",
         "--python",
-        panel=options.STEP,
+        panel=STEP,
         metavar="PYTHON",
     ),
 ]
@@ -47,20 +55,20 @@ def diff(
     b: _Newer = None,
     *,
     outputs: PageOutputs,
-    markdown: options.Markdown = None,
+    markdown: Markdown = None,
     fail_on_increase: Annotated[
         str | None,
-        options.option(
+        option(
             "Exit with 4 if the requested peak grew by more than this, such as 5% or 100MiB."
         ),
     ] = None,
-    batch_size: options.BatchSize = None,
+    batch_size: BatchSize = None,
     gpu: Annotated[
         str,
-        options.option(
+        option(
             "With a git range or --python: the card to estimate for, such as t4; "
             "default the CPU.",
-            panel=options.STEP,
+            panel=STEP,
         ),
     ] = "",
     python: _Pythons = None,
@@ -93,9 +101,9 @@ def diff(
 
 def _find_difference(
     a: Path,
-    b: Path | None,
+    b: PathOrNone,
     pythons: Sequence[str] | None,
-    batch_size: int | None,
+    batch_size: IntOrNone,
     gpu: str,
     folder: Path,
 ) -> Diff:
@@ -110,7 +118,7 @@ def _find_difference(
     if b is None or pythons:
         raise InputError(
             "Two steps are needed: A and B, or a target and --python twice.",
-            hint="analyze diff train.py:build --python OLD --python NEW",
+            "analyze diff train.py:build --python OLD --python NEW",
         )
 
     if ".." in a.name and not a.exists():
@@ -118,7 +126,7 @@ def _find_difference(
 
         return find_commit(str(a), str(b), given, folder)
 
-    options.refuse_options(
+    refuse_options(
         "needs a git range: analyze diff v1..HEAD train.py:build_model",
         "Leave it out.",
         batch_size=batch_size,
@@ -128,6 +136,6 @@ def _find_difference(
     for path in (a, b):
         if not path.exists():
             hint = "Name a run folder, a logdir, an .xplane.pb, or a git range and a target."
-            raise InputError(f"{path} does not exist.", hint=hint)
+            raise InputError(f"{path} does not exist.", hint)
 
     return compare(a, b)

@@ -7,10 +7,25 @@ from typing import Annotated
 
 import typer
 
-from analyzer.capture.targets import target_spec
-from analyzer.cli import shared_options as options
-from analyzer.cli.gpus_command import name_device
-from analyzer.cli.outputs import Outputs, RunPlace
+from analyzer.capture.targets.target_spec import (
+    TargetForm,
+    check_honoured,
+    parse_assumptions,
+    parse_target,
+)
+from analyzer.cli.outputs import Outputs, RunPlace, name_device
+from analyzer.cli.shared_options import (
+    PLACE,
+    WHAT_IF,
+    Assume,
+    BatchSize,
+    ReplayOptions,
+    StepFlags,
+    WhatIfNames,
+    argument,
+    option,
+    refuse_options,
+)
 from analyzer.cli.stdout import print_news, progress_bar
 from analyzer.model.contract.child_messages import (
     CaptureOptions,
@@ -18,6 +33,7 @@ from analyzer.model.contract.child_messages import (
     TargetSpec,
     WhatIf,
 )
+from analyzer.model.contract.fields import PathOrNone
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import ExitCode, InputError
@@ -26,42 +42,41 @@ from analyzer.model.units import format_bytes
 from analyzer.report.result import Result
 from analyzer.session.opening import open_estimate
 from analyzer.simulated_card.card_environment import normalize_cards
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RUN_FILE
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateOptions:
     """Options that only ``estimate`` has."""
 
-    batch_size: options.BatchSize = None
+    batch_size: BatchSize = None
     gpu: Annotated[
         str,
-        options.option(
+        option(
             "Card to simulate, such as t4 or a100-80gb; several as t4,t4 or 2xt4. The "
             "machine needs none. `analyze gpus list` shows all cards.",
-            panel=options.PLACE,
+            panel=PLACE,
         ),
     ] = ""
-    inter_op_threads: options.InterOpThreads = None
-    assume: options.Assume = None
-    what_if: options.WhatIfNames = ""
+    assume: Assume = None
+    what_if: WhatIfNames = ""
     prove: Annotated[
         bool,
-        options.option(
+        option(
             "With --gpu: apply the change of each finding, run the step again on the "
             "simulated card, and state both peaks and whether the outputs have the "
             "same shapes.",
             "--prove",
-            panel=options.WHAT_IF,
+            panel=WHAT_IF,
         ),
     ] = False
     patch: Annotated[
-        Path | None,
-        options.option(
+        PathOrNone,
+        option(
             "Write each change of --what-if (default all) that the target's file can "
             "express into this folder, as a patch whose estimate saves as much. The "
             "file itself stays as it is.",
-            panel=options.WHAT_IF,
+            panel=WHAT_IF,
             metavar="FOLDER",
         ),
     ] = None
@@ -70,24 +85,24 @@ class EstimateOptions:
 def estimate(
     target: Annotated[
         str,
-        options.argument(
+        argument(
             "keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or "
             ".h5 file, a SavedModel folder; or the folder of an earlier estimate."
         ),
     ],
     *,
     capture: EstimateOptions,
-    step: options.StepFlags,
+    step: StepFlags,
     place: RunPlace,
     outputs: Outputs,
-    replay: options.ReplayOptions,
+    replay: ReplayOptions,
 ) -> None:
     """Estimate the memory of a step without a card, and explain its use and how to reduce it.
 
     With --gpu, TensorFlow runs the step on a simulated card; no kernel runs. For the CPU, the step is
     not run: executor, kernels and allocator are simulated.
     """
-    spec = target_spec.parse_target(target)
+    spec = parse_target(target)
     outputs.check(spec.source)
     what_if = replay.what_if
     chosen = _capture_options(spec, capture, step, what_if)
@@ -144,7 +159,7 @@ def _add_remedies(
     chosen: CaptureOptions,
     names: Sequence[str] | None,
     folder: Path,
-    patches: Path | None,
+    patches: PathOrNone,
     place: RunPlace,
     outputs: Outputs,
 ) -> Result:
@@ -190,7 +205,7 @@ def _add_remedies(
 def _capture_options(
     spec: TargetSpec,
     capture: EstimateOptions,
-    step: options.StepFlags,
+    step: StepFlags,
     what_if: WhatIf,
 ) -> CaptureOptions:
     """Return the capture's options."""
@@ -199,10 +214,9 @@ def _capture_options(
     card = normalize_cards(capture.gpu) if capture.gpu else ""
     return step.to_capture(
         batch_size=capture.batch_size,
-        inter_op_threads=capture.inter_op_threads,
         device="gpu" if card else "cpu",
         gpu=card,
-        assume=target_spec.parse_assumptions(capture.assume or []),
+        assume=parse_assumptions(capture.assume or []),
         memory_limit_bytes=what_if.memory_limit_bytes if card and is_new else None,
     )
 
@@ -214,7 +228,7 @@ def _check_options(
 ) -> None:
     """Refuse options that do not apply to the target or the device."""
     if capture.prove:
-        options.refuse_options(
+        refuse_options(
             "and --prove exclude each other",
             "Leave one out.",
             what_if=capture.what_if,
@@ -223,29 +237,29 @@ def _check_options(
 
         if not chosen.gpu:
             message = "--prove runs the step on a simulated card."
-            raise InputError(message, hint="Add --gpu t4 or --gpu a100-80gb.")
+            raise InputError(message, "Add --gpu t4 or --gpu a100-80gb.")
 
     if capture.patch is not None:
         if spec.kind is not TargetKind.FILE:
             raise InputError(
                 f"--patch cannot edit {spec.text}, which is no Python file.",
-                hint="Name the model in its file: train.py:build.",
+                "Name the model in its file: train.py:build.",
             )
 
         if capture.patch.is_file() or not capture.patch.parent.is_dir():
             reason = f"{capture.patch} cannot be a folder."
-            raise InputError(reason, hint="Name a new folder.")
+            raise InputError(reason, "Name a new folder.")
 
     if not spec.is_trace:
         return
 
-    target_spec.check_honoured(
+    check_honoured(
         spec.text,
-        target_spec.TargetForm.ESTIMATE,
-        target_spec.list_given_options(chosen),
+        TargetForm.ESTIMATE,
+        chosen,
     )
 
-    options.refuse_options(
+    refuse_options(
         "cannot change a finished estimate",
         "Estimate the target itself with it.",
         assume=bool(capture.assume),
@@ -261,5 +275,5 @@ def _check_options(
             f"{spec.text} holds an estimate for {device.id or 'a CPU'}, and its graph "
             "fits no other "
             "device.",
-            hint="Leave out --gpu, or estimate the target itself.",
+            "Leave out --gpu, or estimate the target itself.",
         )

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,14 +9,23 @@ from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.cards.catalogue import read_prices
-from analyzer.cli import shared_options as options
-from analyzer.cli.gpus_command import name_device
-from analyzer.cli.outputs import PageOutputs
+from analyzer.cli.outputs import PageOutputs, name_device
+from analyzer.cli.shared_options import (
+    PLACE,
+    STEP,
+    Assume,
+    StepFlags,
+    WhatIfNames,
+    argument,
+    option,
+    refuse_options,
+)
 from analyzer.cli.stdout import print_news, progress_bar
 from analyzer.fitting.fit_answer import FitAnswer, describe_cards, split_shapes
 from analyzer.fitting.fit_target import FitQuestion, fit_all_cards, fit_target
 from analyzer.fitting.remedy_plans import parse_remedies
 from analyzer.model.contract.child_messages import CaptureOptions
+from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.report_file import encode_report
 from analyzer.model.errors import AnalyzerError, ExitCode
 from analyzer.model.interrupts import Terminated
@@ -31,53 +39,52 @@ class FitOptions:
     """Options that only ``fit`` has."""
 
     batch_size: Annotated[
-        int | None,
-        options.option(
+        IntOrNone,
+        option(
             "Say if this batch fits. If --shape contains N, this is the batch of the search.",
-            panel=options.STEP,
+            panel=STEP,
             least=1,
         ),
     ] = None
     gpu: Annotated[
         str,
-        options.option(
+        option(
             "Card, such as t4 or a100-80gb; the machine needs none. `all` answers for "
             "every card of the catalogue, `analyze gpus list` shows them.",
-            panel=options.PLACE,
+            panel=PLACE,
         ),
     ] = ""
     prices: Annotated[
-        Path | None,
-        options.option(
+        PathOrNone,
+        option(
             "With --gpu all: a CSV table of your prices per hour, lines `card,price`. "
             "Judges only these cards, and names the cheapest that fits --batch-size.",
-            panel=options.PLACE,
+            panel=PLACE,
             metavar="FILE",
         ),
     ] = None
     limit: Annotated[
         str | None,
-        options.option(
+        option(
             "Memory limit of the allocator, such as 16GiB; default the card's own, or "
             "this machine's memory.",
-            panel=options.PLACE,
+            panel=PLACE,
         ),
     ] = None
-    what_if: options.WhatIfNames = ""
-    inter_op_threads: options.InterOpThreads = None
-    assume: options.Assume = None
+    what_if: WhatIfNames = ""
+    assume: Assume = None
 
 
 def fit(
     target: Annotated[
         str,
-        options.argument(
+        argument(
             "keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or .h5 file."
         ),
     ],
     *,
     asked: FitOptions,
-    step: options.StepFlags,
+    step: StepFlags,
     outputs: PageOutputs,
 ) -> None:
     """Find the largest batch (or input) that fits a card or a limit.
@@ -140,7 +147,7 @@ def _show(answer: FitAnswer, outputs: PageOutputs) -> None:
 
 def _make_question(
     asked: FitOptions,
-    step: options.StepFlags,
+    step: StepFlags,
     is_all: bool,
 ) -> tuple[CaptureOptions, FitQuestion]:
     """Return the options of the captures and the question of the search."""
@@ -148,14 +155,13 @@ def _make_question(
     shapes, varied = split_shapes(step.shape or [])
     chosen = replace(step, shape=shapes).to_capture(
         batch_size=asked.batch_size,
-        inter_op_threads=asked.inter_op_threads,
         device="gpu" if card or is_all else "cpu",
         gpu=card,
         assume=parse_assumptions(asked.assume or []),
     )
 
     if is_all:
-        options.refuse_options(
+        refuse_options(
             "cannot be combined with --gpu all",
             "Name one card.",
             limit=asked.limit,
@@ -163,7 +169,7 @@ def _make_question(
             shape=" ".join(varied),
         )
     else:
-        options.refuse_options("needs --gpu all", "Add it.", prices=asked.prices)
+        refuse_options("needs --gpu all", "Add it.", prices=asked.prices)
 
     question = FitQuestion(
         limit_bytes=None if asked.limit is None else parse_bytes(asked.limit),

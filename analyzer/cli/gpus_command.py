@@ -2,19 +2,14 @@
 
 from typing import Annotated
 
-from msgspec import field, structs
+from msgspec import structs
 
 from analyzer.cards.catalogue import Gpu, all_gpus, gpus_named, memory_limit
-from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, json_output, print_answer, write_all
-from analyzer.cli.stdout import print_news
+from analyzer.cli.shared_options import Force, Full, Json, Verbose, argument
 from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.contract.report_file import encode_report
 from analyzer.report.output_files import write_text
-from analyzer.report.untrusted import printable
-from analyzer.simulated_card.card_environment import normalize_cards
-
-_NAMED = 5  # other cards of the same name that are printed
 
 
 class CardRow(ReportRecord, frozen=True, kw_only=True):
@@ -38,20 +33,18 @@ class CardList(ReportRecord, frozen=True, kw_only=True):
     cards: tuple[CardRow, ...]
     next_command: str = ""
     # full length of each list that was shortened
-    shortened: Lengths = field(default_factory=dict)
+    shortened: Lengths = {}
 
 
 def gpus(
     search: Annotated[
         list[str] | None,
-        options.argument(
-            "Words of a card's name, or a compute capability: 4090, a100, 8.9."
-        ),
+        argument("Words of a card's name, or a compute capability: 4090, a100, 8.9."),
     ] = None,
-    json: options.Json = None,
-    full: options.Full = False,
-    force: options.Force = False,
-    verbose: options.Verbose = False,
+    json: Json = None,
+    full: Full = False,
+    force: Force = False,
+    verbose: Verbose = False,
 ) -> None:
     """List the cards of the catalogue, by search words or with -v all."""
     check_paths(json, force=force)
@@ -67,26 +60,6 @@ def gpus(
     output = json_output(json, lambda path: write_text(path, text), is_full=full)
     if not write_all(output):
         _print(listing, is_verbose=verbose)
-
-
-def name_device(name: str, *, is_quiet: bool) -> None:
-    """Print the answer's device if no card is named, or if several match the name of one."""
-    line = "Answer for this machine's CPU; add --gpu NAME for a card."
-
-    if name:
-        if "," in normalize_cards(name):
-            return
-
-        card, *others = gpus_named(name)
-        if not others:
-            return
-
-        rest = ", ".join(one.id for one in others[:_NAMED])
-        line = (
-            f"--gpu {printable(name, 40)} is {card.id} here, not {rest} (analyze gpus)."
-        )
-
-    print_news(line, is_quiet=is_quiet)
 
 
 def _list_cards(search: str) -> CardList:
@@ -119,9 +92,15 @@ def _list_cards(search: str) -> CardList:
 
 
 def _print(listing: CardList, *, is_verbose: bool) -> None:
-    from analyzer.report.render import sections
+    from analyzer.report.render.sections import (
+        COLUMNS,
+        Document,
+        Section,
+        Table,
+        TableColumn,
+    )
 
-    first = sections.TableColumn(
+    first = TableColumn(
         "--gpu",
         least=max(len(card.id) for card in listing.cards),
     )
@@ -132,9 +111,9 @@ def _print(listing: CardList, *, is_verbose: bool) -> None:
     heading = (
         "Nominal memory, memory that the driver reports, TensorFlow's default limit"
     )
-    table = sections.Table((first, *sections.COLUMNS["cards"]), tuple(rows))
-    blocks = (sections.Section(heading, (table,)),)
+    table = Table((first, *COLUMNS["cards"]), tuple(rows))
+    blocks = (Section(heading, (table,)),)
 
     following = listing.next_command
-    document = sections.Document("", headline, sections=blocks, next_command=following)
+    document = Document("", headline, sections=blocks, next_command=following)
     print_answer(document, quiet=False, is_verbose=is_verbose)

@@ -16,7 +16,7 @@ def mcp() -> None:
 
         raise InputError(
             "The server needs the package `mcp`, version 2.",
-            hint="Install the extra: pip install 'tf-memory-analyzer[mcp]'.",
+            "Install the extra: pip install 'tf-memory-analyzer[mcp]'.",
         ) from None
 
     serve()

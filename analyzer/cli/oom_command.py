@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import structs
+from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.run_folders import LOG_FILE
-from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
+from analyzer.cli.shared_options import BatchSize, argument, option, refuse_options
 from analyzer.cli.stdout import progress_bar
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.oom_file import Reproduction
 from analyzer.model.errors import InputError
 from analyzer.oom import OomReport, read_oom_log
@@ -25,22 +26,22 @@ from analyzer.report.render.sections import Document
 def oom(
     log: Annotated[
         str,
-        options.argument(
+        argument(
             "A log: plain text, .gz, a notebook with output, or a run folder; - is standard input.",
             metavar="LOG",
         ),
     ],
     target: Annotated[
         str,
-        options.option(
+        option(
             "The model of the log, for the next command and for --reproduce.",
             metavar="TARGET",
         ),
     ] = "",
-    batch_size: options.BatchSize = None,
+    batch_size: BatchSize = None,
     reproduce: Annotated[
         bool,
-        options.option(
+        option(
             "Also run the step of --target on a simulated card with the card and the "
             "limit in the log: whether the same op fails, and which changes let it run.",
             "--reproduce",
@@ -53,14 +54,14 @@ def oom(
     outputs.check(*([] if log == "-" else [Path(log)]))
 
     if not target:
-        options.refuse_options(
+        refuse_options(
             "needs --target",
             "Name the model: --target TARGET.",
             reproduce=reproduce,
         )
 
     if not reproduce:
-        options.refuse_options(
+        refuse_options(
             "needs --target TARGET --reproduce",
             "Add them.",
             batch_size=batch_size,
@@ -71,17 +72,17 @@ def oom(
 
     if target and document.next_command is not None:
         command = document.next_command.replace("TARGET", shlex.quote(target))
-        document = structs.replace(document, next_command=command)
+        document = replace_fields(document, next_command=command)
 
     if reproduce:
         card = _find_card(explained, target)
         found = _reproduce(explained, target, batch_size, card, outputs)
-        document = structs.replace(document, reproduction=found)
+        document = replace_fields(document, reproduction=found)
 
     _show(replace(explained, report=document), outputs, batch_size)
 
 
-def _show(explained: OomReport, outputs: PageOutputs, batch_size: int | None) -> None:
+def _show(explained: OomReport, outputs: PageOutputs, batch_size: IntOrNone) -> None:
     """Write and print the explanation of a log."""
     from analyzer.oom.log_sections import build_sections
     from analyzer.report.render.page_shell import to_page
@@ -114,25 +115,25 @@ def _read_log(log: str) -> OomReport:
             if not path.is_file():
                 raise InputError(
                     f"{log} is a folder.",
-                    hint="Name the log file itself.",
+                    "Name the log file itself.",
                 )
 
         with path.open("rb") as stream:
             if ".xplane.pb" in path.name:
                 raise InputError(
                     f"{path} is a trace.",
-                    hint=f"analyze trace {shlex.quote(log)} explains it.",
+                    f"analyze trace {shlex.quote(log)} explains it.",
                 )
 
             return read_oom_log(stream, str(path))
     except OSError as error:
         raise InputError(
             f"{path} cannot be read: {error.strerror or error}.",
-            hint="Name a log file, or - for stdin.",
+            "Name a log file, or - for stdin.",
         ) from None
 
 
-def _find_card(explained: OomReport, target: str) -> tuple[str, int | None]:
+def _find_card(explained: OomReport, target: str) -> tuple[str, IntOrNone]:
     """Return the failure's card and limit in the log; InputError if the log does not name the card."""
     command = None
 
@@ -146,15 +147,15 @@ def _find_card(explained: OomReport, target: str) -> tuple[str, int | None]:
     command = command or "analyze fit TARGET --gpu CARD"
     raise InputError(
         "--reproduce needs a failure of TensorFlow, and the name of its card in the log.",
-        hint=f"Name the card: {command.replace('TARGET', shlex.quote(target))}",
+        f"Name the card: {command.replace('TARGET', shlex.quote(target))}",
     )
 
 
 def _reproduce(
     explained: OomReport,
     target: str,
-    batch_size: int | None,
-    card: tuple[str, int | None],
+    batch_size: IntOrNone,
+    card: tuple[str, IntOrNone],
     outputs: PageOutputs,
 ) -> Reproduction:
     """Return the run of a target on the log's card, under the log's limit.
@@ -167,7 +168,7 @@ def _reproduce(
 
     spec = parse_target(target)
     if spec.is_trace:
-        raise InputError(f"{target} is a trace.", hint="Name a model: --target TARGET.")
+        raise InputError(f"{target} is a trace.", "Name a model: --target TARGET.")
 
     gpu, limit_bytes = card
     logged = explained.report.failures

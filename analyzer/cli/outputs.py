@@ -12,9 +12,29 @@ from typing import Annotated
 
 from msgspec import structs
 
-from analyzer.cli import shared_options as options
-from analyzer.cli import stdout
+from analyzer.cards.catalogue import gpus_named
+from analyzer.cli.shared_options import (
+    Csv,
+    Force,
+    Full,
+    Json,
+    Markdown,
+    Quiet,
+    Verbose,
+    option,
+    refuse_options,
+)
+from analyzer.cli.stdout import (
+    DASH,
+    ProgressForm,
+    check_open,
+    print_news,
+    printing,
+    terminal,
+    write_to_stdout,
+)
 from analyzer.model.contract.child_messages import TargetKind, TargetSpec
+from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.report_file import REPORT_HTML, Kind, ReportFile
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
@@ -22,26 +42,25 @@ from analyzer.report.output_files import check_output, is_regular
 from analyzer.report.render.sections import Document
 from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
+from analyzer.simulated_card.card_environment import normalize_cards
 
+_NAMED = 5  # other cards of the same name that are printed
 Writer = Callable[[Path], object]
-OutputPath = Path | None  # ``-`` is standard output; None for no output
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageOutputs:
-    """Options of the outputs of an answer."""
+    """Options of the outputs of an answer; the path ``-`` is standard output."""
 
-    json: options.Json = None
-    full: options.Full = False
-    html: Annotated[OutputPath, options.option("Write the result as an HTML page.")] = (
-        None
-    )
-    force: options.Force = False
-    quiet: options.Quiet = False
-    verbose: options.Verbose = False
+    json: Json = None
+    full: Full = False
+    html: Annotated[PathOrNone, option("Write the result as an HTML page.")] = None
+    force: Force = False
+    quiet: Quiet = False
+    verbose: Verbose = False
 
     @property
-    def progress(self) -> stdout.ProgressForm:
+    def progress(self) -> ProgressForm:
         """How to show the progress."""
         return "lines" if self.verbose else "none" if self.quiet else "bar"
 
@@ -50,7 +69,7 @@ class PageOutputs:
         """The files to write."""
         return tuple(one for one in vars(self).values() if isinstance(one, Path))
 
-    def check(self, *sources: Path, others: Iterable[OutputPath] = ()) -> None:
+    def check(self, *sources: Path, others: Iterable[PathOrNone] = ()) -> None:
         """Raise an InputError for an output that cannot be written or would replace a source."""
         check_paths(*self.paths, *others, force=self.force, sources=sources)
 
@@ -59,7 +78,7 @@ class PageOutputs:
         to_json: Writer,
         to_html: Writer,
         make_document: Callable[[], Document],
-        *others: tuple[OutputPath, Writer],
+        *others: tuple[PathOrNone, Writer],
     ) -> None:
         """Write the files, print the answer unless a file is stdout."""
         json = json_output(self.json, to_json, is_full=self.full)
@@ -77,27 +96,25 @@ class PageOutputs:
 class Outputs(PageOutputs):
     """Options of the outputs of a result."""
 
-    csv: options.Csv = None
-    markdown: options.Markdown = None
+    csv: Csv = None
+    markdown: Markdown = None
     graph: Annotated[
-        OutputPath,
-        options.option("Write ops and tensors as node-link JSON, for networkx."),
+        PathOrNone,
+        option("Write ops and tensors as node-link JSON, for networkx."),
     ] = None
     torch_snapshot: Annotated[
-        OutputPath,
-        options.option(
+        PathOrNone,
+        option(
             "Write a memory snapshot (.pickle) for pytorch.org/memory_viz and Mosaic."
         ),
     ] = None
     max_peak: Annotated[
         str | None,
-        options.option(
-            "Exit with 3 if the requested peak is above this size, such as 10GiB."
-        ),
+        option("Exit with 3 if the requested peak is above this size, such as 10GiB."),
     ] = None
 
     @property
-    def max_peak_bytes(self) -> int | None:
+    def max_peak_bytes(self) -> IntOrNone:
         """The highest requested peak that is allowed; None for any."""
         if self.max_peak is None:
             return None
@@ -153,37 +170,37 @@ def name_command(report: ReportFile) -> str:
 
 
 def check_paths(
-    *paths: OutputPath, force: bool, sources: tuple[Path, ...] = ()
+    *paths: PathOrNone, force: bool, sources: tuple[Path, ...] = ()
 ) -> None:
     """Refuse files that cannot be written, are inputs, exist, or are named twice."""
     wanted = [path for path in paths if path is not None]
     for path in wanted:
-        is_dash = path == stdout.DASH
+        is_dash = path == DASH
         if is_dash:
-            stdout.check_open()
+            check_open()
         else:
             check_output(path)
             if path.resolve() in [source.resolve() for source in sources]:
                 hint = "Name another file."
-                raise InputError(f"{path} is an input of this command.", hint=hint)
+                raise InputError(f"{path} is an input of this command.", hint)
 
         if wanted.count(path) > 1 and (is_dash or is_regular(path)):
             name = "Standard output" if is_dash else str(path)
             hint = "Give each output its own file."
-            raise InputError(f"{name} is named twice.", hint=hint)
+            raise InputError(f"{name} is named twice.", hint)
 
         is_new = is_dash or not path.is_file() or not path.stat().st_size
         if not (force or is_new):
             hint = "Add --force to replace it, or name another file."
-            raise InputError(f"{path} exists.", hint=hint)
+            raise InputError(f"{path} exists.", hint)
 
 
 def json_output(
-    path: OutputPath,
+    path: PathOrNone,
     write: Writer,
     *,
     is_full: bool,
-) -> tuple[OutputPath, Writer]:
+) -> tuple[PathOrNone, Writer]:
     """Return a JSON output for ``write_all``; standard output gets the most important rows."""
 
     def write_short(file: Path) -> None:
@@ -192,18 +209,18 @@ def json_output(
 
         shorten_file(file)
 
-    is_short = path == stdout.DASH and not is_full
+    is_short = path == DASH and not is_full
     return path, write_short if is_short else write
 
 
-def write_all(*writers: tuple[OutputPath, Writer]) -> bool:
+def write_all(*writers: tuple[PathOrNone, Writer]) -> bool:
     """Write the files that are named and report each; return whether one of them was stdout."""
     has_stdout = False
 
     for path, write in writers:
-        if path == stdout.DASH:
+        if path == DASH:
             has_stdout = True
-            stdout.write_to_stdout(write)
+            write_to_stdout(write)
         elif path is not None:
             write(path)
             print(f"Wrote {path}", file=sys.stderr)
@@ -215,11 +232,11 @@ def print_answer(document: Document, *, quiet: bool, is_verbose: bool = False) -
     """Print a document without its details; with ``quiet`` only the headline."""
     from analyzer.report.render.terminal import print_terminal
 
-    with stdout.printing():
+    with printing():
         if quiet:
             print(printable(document.headline, 1000))
         else:
-            print_terminal(document, stdout.terminal(), is_verbose=is_verbose)
+            print_terminal(document, terminal(), is_verbose=is_verbose)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,25 +244,25 @@ class RunPlace:
     """Options that choose the run folder."""
 
     out: Annotated[
-        Path | None,
-        options.option("Run folder and TensorBoard logdir; default traces/NAME-TIME."),
+        PathOrNone,
+        option("Run folder and TensorBoard logdir; default traces/NAME-TIME."),
     ] = None
     no_save: Annotated[
         bool,
-        options.option("Write no run folder, only the files named here.", "--no-save"),
+        option("Write no run folder, only the files named here.", "--no-save"),
     ] = False
 
     def check(self, spec: TargetSpec) -> None:
         """Refuse options that contradict each other, or a run folder for an existing trace."""
         if spec.is_trace:
-            options.refuse_options(
+            refuse_options(
                 f"cannot be used: {spec.text} is only opened",
                 "Leave it out; --json FILE and --html FILE write the result.",
                 out=self.out,
             )
 
         if self.no_save:
-            options.refuse_options(
+            refuse_options(
                 "and --no-save exclude each other",
                 "Leave one out.",
                 out=self.out,
@@ -285,3 +302,23 @@ class RunPlace:
         if not outputs.quiet:
             command = name_command(result.report)
             print(f"Open it again: analyze {command} {where}", file=sys.stderr)
+
+
+def name_device(name: str, *, is_quiet: bool) -> None:
+    """Print the answer's device if no card is named, or if several match the name of one."""
+    line = "Answer for this machine's CPU; add --gpu NAME for a card."
+
+    if name:
+        if "," in normalize_cards(name):
+            return
+
+        card, *others = gpus_named(name)
+        if not others:
+            return
+
+        rest = ", ".join(one.id for one in others[:_NAMED])
+        line = (
+            f"--gpu {printable(name, 40)} is {card.id} here, not {rest} (analyze gpus)."
+        )
+
+    print_news(line, is_quiet=is_quiet)

@@ -4,13 +4,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from analyzer.capture.targets.target_spec import OPTIMIZER, parse_shapes
 from analyzer.model.contract.child_messages import BATCH_SIZE, CaptureOptions, WhatIf
+from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 
@@ -26,7 +26,7 @@ def option(
     *flags: str,
     panel: str = OUTPUT,
     metavar: str | None = None,
-    least: int | None = None,
+    least: IntOrNone = None,
 ) -> Any:
     """Return a Typer option; the help shows no default, and no range, which takes its room."""
     if metavar is None and least is not None:
@@ -48,18 +48,10 @@ def argument(text: str, metavar: str | None = None) -> Any:
 
 
 BatchSize = Annotated[
-    int | None,
+    IntOrNone,
     option(
         f"Batch size if the target leaves it open; default {BATCH_SIZE}.",
         panel=STEP,
-        least=1,
-    ),
-]
-InterOpThreads = Annotated[
-    int | None,
-    option(
-        "Threads that run ops in parallel; default this machine's. With 1, runs repeat.",
-        panel=PLACE,
         least=1,
     ),
 ]
@@ -94,14 +86,14 @@ Scheduler = Annotated[
     ),
 ]
 Json = Annotated[
-    Path | None, option("Write the result as JSON; - is stdout, here and below.")
+    PathOrNone, option("Write the result as JSON; - is stdout, here and below.")
 ]
 Full = Annotated[
     bool,
     option("With --json -: every row, not only the most important ones.", "--full"),
 ]
-Csv = Annotated[Path | None, option("Write the rows as CSV.")]
-Markdown = Annotated[Path | None, option("Write a summary for a pull request.")]
+Csv = Annotated[PathOrNone, option("Write the rows as CSV.")]
+Markdown = Annotated[PathOrNone, option("Write a summary for a pull request.")]
 Force = Annotated[bool, option("Replace files that exist.", "--force")]
 Quiet = Annotated[bool, option("Print only the answer, in one line.", "--quiet", "-q")]
 Verbose = Annotated[
@@ -157,6 +149,14 @@ class StepFlags:
     dtype_policy: Annotated[
         str, option("Keras dtype policy, such as mixed_float16.", panel=STEP)
     ] = ""
+    inter_op_threads: Annotated[
+        IntOrNone,
+        option(
+            "Threads that run ops in parallel; default this machine's. With 1, runs repeat.",
+            panel=PLACE,
+            least=1,
+        ),
+    ] = None
 
     def to_capture(self, **others: Any) -> CaptureOptions:
         """Return the options of a capture; ``others`` are fields that define no step."""
@@ -245,7 +245,7 @@ def refuse_options(reason: str, hint: str, **values: object) -> None:
     given = [name for name, value in values.items() if value not in (None, False, "")]
     if given:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise InputError(f"{names} {reason}.", hint=hint)
+        raise InputError(f"{names} {reason}.", hint)
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -253,5 +253,5 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value and value not in choices:
         raise InputError(
             f"{name} {value} is unknown.",
-            hint=f"Use {' or '.join(choices)}.",
+            f"Use {' or '.join(choices)}.",
         )

@@ -4,9 +4,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
-from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths
+from analyzer.cli.shared_options import Force, option
 from analyzer.cli.stdout import printing
+from analyzer.model.contract.fields import PathOrNone
 from analyzer.model.errors import InputError
 from analyzer.report.output_files import write_text
 
@@ -21,13 +22,13 @@ def read_skill() -> str:
 
 def skill(
     install: Annotated[
-        Path | None,
-        options.option(
+        PathOrNone,
+        option(
             f"Write it into this project, as {_PLACE.as_posix()}.",
             metavar="FOLDER",
         ),
     ] = None,
-    force: options.Force = False,
+    force: Force = False,
 ) -> None:
     """Print the skill for coding agents, or install it into a project.
 
@@ -40,14 +41,14 @@ def skill(
         return
 
     if not install.is_dir():
-        raise InputError(f"There is no folder {install}.", hint="Name the project.")
+        raise InputError(f"There is no folder {install}.", "Name the project.")
 
     place = install / _PLACE
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         message = f"{error.filename} is a file, and a folder is needed."
-        raise InputError(message, hint="Move it away first.") from None
+        raise InputError(message, "Move it away first.") from None
 
     check_paths(place, force=force)
     write_text(place, text)

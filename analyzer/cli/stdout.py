@@ -75,7 +75,7 @@ def printing() -> Iterator[None]:
         if not isinstance(error, BrokenPipeError):  # as of `analyze … | head`
             raise InputError(
                 f"Standard output cannot be written: {error.strerror or error}.",
-                hint="Write to a file: --json FILE, --html FILE.",
+                "Write to a file: --json FILE, --html FILE.",
             ) from None
 
 
@@ -100,7 +100,7 @@ def _discard_output() -> None:
 def check_open() -> None:
     """Check that standard output is open."""
     if _was_closed:
-        raise InputError("Standard output is closed.", hint="Name a file instead of -.")
+        raise InputError("Standard output is closed.", "Name a file instead of -.")
 
 
 def write_to_stdout(write: Callable[[Path], object]) -> None:

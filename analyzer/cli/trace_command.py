@@ -18,15 +18,25 @@ from rich.text import Text
 from analyzer.capture.targets.target_spec import (
     TargetForm,
     check_honoured,
-    list_given_options,
     name_module,
     parse_card_assumptions,
     parse_target,
 )
 from analyzer.capture.watch.script_launch import LIVE_FILE, ScriptEnd, ScriptView
 from analyzer.cli import ScriptStatus
-from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import Outputs, RunPlace
+from analyzer.cli.shared_options import (
+    PLACE,
+    STEP,
+    BatchSize,
+    ReplayOptions,
+    Scheduler,
+    StepFlags,
+    argument,
+    check_choice,
+    option,
+    refuse_options,
+)
 from analyzer.cli.stdout import progress_bar
 from analyzer.model.contract.child_messages import (
     ASSUMPTIONS,
@@ -39,11 +49,12 @@ from analyzer.model.contract.child_messages import (
     WatchRequest,
     WhatIf,
 )
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import USAGE_STATUS, ExitCode, InputError, LimitError
 from analyzer.model.units import format_bytes, signed_bytes
 from analyzer.report.untrusted import printable
 from analyzer.session.opening import open_hosts
-from analyzer.tracing.parse.logdir import find_run, is_assignment
+from analyzer.tracing.parse.run_folder import find_run, is_assignment
 
 _ASSUMED = ", ".join(one.name for one in ASSUMPTIONS)
 
@@ -52,78 +63,75 @@ _ASSUMED = ", ".join(one.name for one in ASSUMPTIONS)
 class TraceOptions:
     """Options that only ``trace`` has: of a capture, then of the reading of an existing trace."""
 
-    batch_size: options.BatchSize = None
+    batch_size: BatchSize = None
     steps: Annotated[
-        int | None,
-        options.option(
+        IntOrNone,
+        option(
             f"Steps to trace; default {DEFAULT_STEPS}, {SCRIPT_STEPS} in a script.",
-            panel=options.PLACE,
+            panel=PLACE,
             least=1,
         ),
     ] = None
     warmup: Annotated[
-        int | None,
-        options.option(
+        IntOrNone,
+        option(
             f"In a script: steps before the traced ones; default {SCRIPT_WARMUP_STEPS}.",
-            panel=options.PLACE,
+            panel=PLACE,
             least=1,
         ),
     ] = None
     live: Annotated[
         bool,
-        options.option("With a script: show its memory and the slope while it runs."),
+        option("With a script: show its memory and the slope while it runs."),
     ] = False
     device: Annotated[
         str,
-        options.option(
+        option(
             "cpu or gpu; default a GPU if the machine has one.",
-            panel=options.PLACE,
+            panel=PLACE,
         ),
     ] = ""
     gpu: Annotated[
         str,
-        options.option(
+        option(
             "Run on a simulated card with TensorFlow's own GPU runtime: t4, "
             "a100-80gb, 2xt4 ... (Linux on x86-64). --limit and --growth then "
             "configure TensorFlow itself. `analyze gpus list` shows all cards.",
-            panel=options.PLACE,
+            panel=PLACE,
         ),
     ] = ""
-    inter_op_threads: options.InterOpThreads = None
     module: Annotated[
         bool,
-        options.option(
+        option(
             "TARGET is a module to run as a script, as with python -m.",
             "-m",
-            panel=options.STEP,
+            panel=STEP,
         ),
     ] = False
     assume: Annotated[
         list[str] | None,
-        options.option(
+        option(
             f"With --gpu: replace an answer of the card's libraries: {_ASSUMED}. Repeatable.",
-            panel=options.PLACE,
+            panel=PLACE,
             metavar="NAME=N",
         ),
     ] = None
     host: Annotated[
         str,
-        options.option("Host to open, if a logdir has several; default all of them."),
+        option("Host to open, if a logdir has several; default all of them."),
     ] = ""
     run: Annotated[
         str,
-        options.option(
-            "Run of a logdir, a folder in plugins/profile; default the newest."
-        ),
+        option("Run of a logdir, a folder in plugins/profile; default the newest."),
     ] = ""
     allocator: Annotated[
         str,
-        options.option("Allocator to report; default the device's own."),
+        option("Allocator to report; default the device's own."),
     ] = ""
-    scheduler: options.Scheduler = ""
+    scheduler: Scheduler = ""
     redact: Annotated[
         bool,
-        options.option(
+        option(
             "With a trace: leave out names and paths, to share the result.", "--redact"
         ),
     ] = False
@@ -132,7 +140,7 @@ class TraceOptions:
 def trace(
     target: Annotated[
         str,
-        options.argument(
+        argument(
             "keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or "
             ".h5 file, a SavedModel folder; a whole script: script.py; or a logdir, "
             "run folder or .xplane.pb to open."
@@ -140,16 +148,16 @@ def trace(
     ],
     arguments: Annotated[
         list[str] | None,
-        options.argument(
+        argument(
             "Arguments of a script, after --: analyze trace train.py -- --epochs 2."
         ),
     ] = None,
     *,
     capture: TraceOptions,
-    step: options.StepFlags,
+    step: StepFlags,
     place: RunPlace,
     outputs: Outputs,
-    replay: options.ReplayOptions,
+    replay: ReplayOptions,
 ) -> None:
     """Capture the memory of a step, or open a trace, and explain its use and how to reduce it.
 
@@ -188,10 +196,10 @@ def trace(
     if arguments:
         raise InputError(
             f"{spec.text} is not a script and takes no arguments ({arguments[0]!r}).",
-            hint="Leave them out; options come before --.",
+            "Leave them out; options come before --.",
         )
 
-    options.refuse_options(
+    refuse_options(
         "cannot be used without a script",
         "Leave it out.",
         warmup=capture.warmup,
@@ -203,15 +211,14 @@ def trace(
 def _capture_options(
     spec: TargetSpec,
     capture: TraceOptions,
-    step: options.StepFlags,
+    step: StepFlags,
     what_if: WhatIf,
 ) -> tuple[CaptureOptions, WhatIf]:
     """Return the capture's options and the replay's; a simulated card takes limit and growth."""
-    options.check_choice("--device", capture.device, ("cpu", "gpu"))
+    check_choice("--device", capture.device, ("cpu", "gpu"))
     chosen = step.to_capture(
         steps=capture.steps,
         batch_size=capture.batch_size,
-        inter_op_threads=capture.inter_op_threads,
         device=capture.device,
         gpu=capture.gpu,
     )
@@ -219,19 +226,19 @@ def _capture_options(
     if not capture.gpu or spec.is_trace:
         reason = "cannot be used without a simulated card"
         hint = "Add --gpu NAME, and name a model or a step."
-        options.refuse_options(reason, hint, assume=bool(capture.assume))
+        refuse_options(reason, hint, assume=bool(capture.assume))
 
         return chosen, what_if
 
     if capture.device:
         raise InputError(
             "--device and --gpu exclude each other: a simulated card is a GPU.",
-            hint="Leave one out.",
+            "Leave one out.",
         )
 
     if what_if.growth and what_if.memory_limit_bytes is not None:
         message = "--limit and --growth exclude each other on a simulated card, as in TensorFlow."
-        raise InputError(message, hint="Leave one out.")
+        raise InputError(message, "Leave one out.")
 
     from analyzer.simulated_card.card_environment import parse_cards
 
@@ -254,7 +261,7 @@ def _check_options(
 ) -> None:
     """Refuse options that do not apply to the target."""
     if not spec.is_trace:
-        options.refuse_options(
+        refuse_options(
             f"cannot be used with {spec.text}, which is not a trace",
             "Leave it out, or open the trace afterwards.",
             host=capture.host,
@@ -264,8 +271,8 @@ def _check_options(
             redact=capture.redact,
         )
     else:
-        check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
-        options.refuse_options(
+        check_honoured(spec.text, TargetForm.TRACE, chosen)
+        refuse_options(
             f"cannot be used with {spec.text}, which shows the step as it ran",
             "Leave it out; the page of --html FILE judges the step on other cards.",
             gpu=chosen.gpu,
@@ -328,7 +335,7 @@ def _choose_view(*, is_live: bool) -> ScriptView | None:
     if not sys.stderr.isatty():
         raise InputError(
             "--live needs a terminal.",
-            hint="Leave it out; the report follows.",
+            "Leave it out; the report follows.",
         )
 
     return show_live
@@ -344,7 +351,7 @@ def _trace_script(
     """Run the script, report, and exit with the script's status, or with 2 if nothing was traced."""
     from analyzer.session.target_results import trace_script
 
-    check_honoured(spec.text, TargetForm.SCRIPT, list_given_options(request.options))
+    check_honoured(spec.text, TargetForm.SCRIPT, request.options)
     if spec.path.endswith(".py"):
         _check_syntax(spec)
 
@@ -384,7 +391,7 @@ def _check_syntax(spec: TargetSpec) -> None:
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         message = f"{spec.text}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}."
-        raise InputError(message, hint="Correct this line.") from None
+        raise InputError(message, "Correct this line.") from None
 
 
 def _explain_missing_trace(

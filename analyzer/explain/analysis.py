@@ -27,12 +27,10 @@ from analyzer.model.recording.records import (
     TRIAL_ROLES,
     Finding,
     Kind,
+    Peak,
     Recording,
     Severity,
     Step,
-)
-from analyzer.model.recording.timeline import (
-    Peak,
     Timeline,
     alive_at,
     card_number,

@@ -18,8 +18,7 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.graph.buffer_sharing import find_copies_of_inputs
 from analyzer.model.graph.graph_index import PASSING_ROLES, Phase
 from analyzer.model.recording.labels import ELEMENT_ROLE
-from analyzer.model.recording.records import Kind, Recording, Step
-from analyzer.model.recording.timeline import find_last_runs
+from analyzer.model.recording.records import Kind, Recording, Step, find_last_runs
 
 _Row = TypeVar("_Row", bound=BufferRow)
 

@@ -28,8 +28,12 @@ from analyzer.model.contract.report_file import (
     ReportFile,
     StepCurve,
 )
-from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import alive_at, main_allocator_rows, timeline
+from analyzer.model.recording.records import (
+    Recording,
+    alive_at,
+    main_allocator_rows,
+    timeline,
+)
 from analyzer.model.units import format_bytes, signed_bytes
 from analyzer.tracing.derive.op_names import match_names
 

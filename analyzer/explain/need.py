@@ -16,8 +16,11 @@ from analyzer.explain.analysis import Analysis, sum_requested
 from analyzer.explain.trace_integrity import highest_counter
 from analyzer.model.contract.report_file import LifePhase, Need
 from analyzer.model.graph.graph_index import GRADIENT_ROLE, UPDATE_ROLE
-from analyzer.model.recording.records import TRIAL, WORKSPACE, Kind, Recording
-from analyzer.model.recording.timeline import (
+from analyzer.model.recording.records import (
+    TRIAL,
+    WORKSPACE,
+    Kind,
+    Recording,
     find_own_peak,
     main_allocator_rows,
     timeline,

@@ -17,8 +17,13 @@ from analyzer.model.contract.report_file import (
     OtherSettings,
     PoolChange,
 )
-from analyzer.model.recording.records import Finding, Recording, Severity
-from analyzer.model.recording.timeline import card_number, find_own_peak
+from analyzer.model.recording.records import (
+    Finding,
+    Recording,
+    Severity,
+    card_number,
+    find_own_peak,
+)
 from analyzer.model.units import format_bytes, round_up
 from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.replay import (

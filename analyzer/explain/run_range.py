@@ -23,8 +23,7 @@ from analyzer.explain.pool_facts import own_options
 from analyzer.model.contract.fields import Category, TwoSizes
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.contract.run_note import STEP_WITH_ALL
-from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import Peak
+from analyzer.model.recording.records import Peak, Recording
 from analyzer.model.units import Range, signed_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import FLOOR_BYTES, from_recording, replay

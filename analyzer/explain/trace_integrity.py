@@ -7,8 +7,7 @@ from msgspec import structs
 from analyzer.explain.analysis import Analysis
 from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.errors import AnalyzerError
-from analyzer.model.recording.records import DamageReason, Recording
-from analyzer.model.recording.timeline import find_own_peak
+from analyzer.model.recording.records import DamageReason, Recording, find_own_peak
 from analyzer.model.units import format_bytes
 
 _SHOWN = 3  # reasons shown in words; the JSON has all of them

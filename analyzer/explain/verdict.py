@@ -24,8 +24,7 @@ from analyzer.model.contract.report_file import (
     Outcome,
     VerdictFigures,
 )
-from analyzer.model.recording.records import Kind
-from analyzer.model.recording.timeline import find_own_peak
+from analyzer.model.recording.records import Kind, find_own_peak
 from analyzer.model.units import BoundedBytes, format_bytes
 
 # The ``fits`` of the JSON for each outcome; null for any other.

@@ -34,10 +34,10 @@ from analyzer.fitting.fit_document import add_headline
 from analyzer.fitting.remedies import RemedyTrial, try_remedies
 from analyzer.fitting.size_search import (
     CardSearch,
+    Facts,
     SizeSearch,
-    StepFacts,
     answer_sizes,
-    assume_facts,
+    assume_note,
     can_run,
 )
 from analyzer.fitting.step_access import (
@@ -52,16 +52,17 @@ from analyzer.model.contract.child_messages import (
     StepOptions,
     TargetSpec,
 )
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import Terminated
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.progress import listening
 from analyzer.model.units import BoundedBytes, format_bytes, parse_bytes
-from analyzer.session.public_calls import make_options
 from analyzer.session.target_results import (
     capture_object,
     is_xla_to_blame,
     leave_out_xla,
+    make_options,
 )
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulated_card.card_environment import find_smallest_card, normalize_cards
@@ -77,8 +78,8 @@ Keep = Callable[[FitAnswer], None]
 class FitQuestion:
     """A question about a target."""
 
-    limit_bytes: int | None = None  # None for the card's own, or this machine's memory
-    wanted: int | None = None  # a size to judge
+    limit_bytes: IntOrNone = None  # None for the card's own, or this machine's memory
+    wanted: IntOrNone = None  # a size to judge
     remedies: tuple[str, ...] | None = None  # names; empty for all, None for none
     varied: Varied = ()
     # Per hour; of all cards to judge
@@ -112,7 +113,7 @@ def fit_step(
     limit_bytes = limited_by[1].bytes
     search = SizeSearch(limit_bytes, choose_first_size(varied, options), power)
 
-    def describe(facts: StepFacts) -> FitAnswer:
+    def describe(facts: Facts) -> FitAnswer:
         return describe_sizes(access.name, options, search, facts, limited_by, question)
 
     try:
@@ -124,7 +125,7 @@ def fit_step(
         return fit_step(access, leave_out_xla(error, options), question, keep)
     except (KeyboardInterrupt, Terminated):
         if search.points:
-            known = assume_facts(limited, can_run(access, limited))
+            known = can_run(access, limited), assume_note(limited)
             keep(add_headline(describe(known)))
 
         raise
@@ -140,7 +141,7 @@ def fit_step(
     return add_headline(answer)
 
 
-def limit_options(options: CaptureOptions, limit_bytes: int | None) -> CaptureOptions:
+def limit_options(options: CaptureOptions, limit_bytes: IntOrNone) -> CaptureOptions:
     """Return the options with the limit of a card, which its runs and the graph optimizer use."""
     if not options.gpu or limit_bytes is None:
         return options
@@ -150,7 +151,7 @@ def limit_options(options: CaptureOptions, limit_bytes: int | None) -> CaptureOp
 
 def resolve_limit(
     options: CaptureOptions,
-    limit_bytes: int | None,
+    limit_bytes: IntOrNone,
 ) -> tuple[LimitOwner, BoundedBytes]:
     """Return the owner and the value of the lower limit, the card's or the user's."""
     if limit_bytes is not None:
@@ -189,7 +190,7 @@ def describe_sizes(
     name: str,
     options: CaptureOptions,
     search: SizeSearch,
-    facts: StepFacts,
+    facts: Facts,
     limited_by: tuple[LimitOwner, BoundedBytes],
     question: FitQuestion,
 ) -> FitAnswer:
@@ -198,7 +199,8 @@ def describe_sizes(
     limit_of, limit = limited_by
     largest = search.fitting
 
-    step = facts.step
+    is_run, note = facts
+    step = note.step
     is_batch = not question.varied
     wanted = question.wanted
 
@@ -218,7 +220,7 @@ def describe_sizes(
         limit_low_bytes=limit.range.low,
         limit_high_bytes=limit.range.high,
         beside_pool_bytes=memory_beside_pool(gpu) if gpu and limit_of == "card" else 0,
-        by=facts.by,
+        by="runs" if is_run else "estimates",
         largest=largest,
         failing=search.failing,
         safe=find_safe_size(search, limit.range.low, largest),
@@ -226,8 +228,8 @@ def describe_sizes(
         wanted=wanted,
         wanted_fits=None if wanted is None else wanted <= largest,
         points=tuple(search.points[size] for size in sorted(search.points)),
-        notes=facts.notes,
-        versions=facts.versions,
+        notes=note.notes,
+        versions=note.versions,
     )
 
 
@@ -362,7 +364,7 @@ def _fit_kind(
 def _combine(
     answer: FitAnswer,
     rows: list[CardAnswer],
-    wanted: int | None,
+    wanted: IntOrNone,
     total: int,
 ) -> FitAnswer:
     """Return the answer for one card as the answer for the cards so far."""
@@ -429,7 +431,7 @@ def fit(
     *,
     limit: int | str | None = None,
     vary: str | Sequence[str] = (),
-    wanted: int | None = None,
+    wanted: IntOrNone = None,
     what_if: Sequence[str] | None = None,
     **step: Unpack[StepOptions],
 ) -> FitAnswer:
@@ -480,7 +482,7 @@ def fits(
     if size < 1:
         raise InputError(
             f"A batch size of {size} is too small.",
-            hint="Give 1 or more.",
+            "Give 1 or more.",
         )
 
     step["batch_size"] = size

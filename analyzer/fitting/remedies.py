@@ -37,6 +37,7 @@ from analyzer.model.contract.child_messages import (
     TargetKind,
     TargetSpec,
 )
+from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.report_file import Finding, StepRemedy
 from analyzer.model.errors import InputError
 from analyzer.model.progress import listening, report_stage
@@ -62,10 +63,10 @@ class RemedyTrial:
 
     access: StepAccess
     options: CaptureOptions
-    limit_bytes: int | None
+    limit_bytes: IntOrNone
     # Takes each as it is known
     keep: Callable[[StepRemedy], None] = lambda remedy: None
-    patch_file: Path | None = None  # the file to write patches of, into a folder
+    patch_file: PathOrNone = None  # the file to write patches of, into a folder
     patch_folder: Path = Path()
     others: tuple[StepAccess, ...] = ()  # for further captures at the same time
 
@@ -73,7 +74,7 @@ class RemedyTrial:
 def try_remedies(
     trial: RemedyTrial,
     names: Sequence[str],
-    captured: Path | None = None,
+    captured: PathOrNone = None,
 ) -> tuple[StepRemedy, ...]:
     """Estimate a step with each remedy.
 
@@ -178,7 +179,7 @@ def prove_findings(
     trial: RemedyTrial,
     findings: Sequence[Finding],
     captured: Path,
-    file: Path | None,
+    file: PathOrNone,
 ) -> tuple[StepRemedy, ...]:
     """Run the step with the change of each finding: a remedy, or an edit of the finding's line.
 
@@ -208,7 +209,7 @@ def _try_edits(
     trial: RemedyTrial,
     finding: Finding,
     before: StepEstimate,
-    file: Path | None,
+    file: PathOrNone,
 ) -> StepRemedy:
     """Return the edit of a finding's line that lowers the peak most, or why there is none."""
     remedy = StepRemedy(id=finding.id, title=finding.title, code="")
@@ -259,7 +260,7 @@ def add_remedies(
     folder: Path,
     *,
     keep: Callable[[StepRemedy], None],
-    patches: Path | None,
+    patches: PathOrNone,
 ) -> Result:
     """Return an estimate with the savings of remedies, and save the changed report in its folder.
 
@@ -347,9 +348,8 @@ def run_edits(
 
     text = file.read_text("utf-8")
     number = int(place[2])
-    edits = edit_line(text, finding.id, number)
 
-    for count, edited in enumerate(edits[:_MOST_EDITS]):
+    for count, edited in enumerate(edit_line(text, finding.id, number)[:_MOST_EDITS]):
         name = f"{finding.id}-{number}-{count}"
         try:
             after = estimate_edited(trial.access, trial.options, file, edited, name)

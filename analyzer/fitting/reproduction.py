@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-from msgspec import structs
+from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import capture
 from analyzer.capture.process.run_folders import LOG_FILE
@@ -13,6 +13,7 @@ from analyzer.fitting.remedies import RemedyTrial, try_remedies
 from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.step_access import access_target, make_workplace
 from analyzer.model.contract.child_messages import CaptureOptions, TargetSpec
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.oom_file import OomFailure, Reproduction
 from analyzer.model.errors import StepOutOfMemory
 from analyzer.model.units import format_bytes
@@ -20,8 +21,7 @@ from analyzer.oom import read_oom_log
 from analyzer.report.actions import remedy_items
 from analyzer.report.render.sections import Block, Document, Paragraph, Section
 from analyzer.session.opening import analyse_path
-from analyzer.tracing.parse.logdir import RUN_FILE
-from analyzer.tracing.parse.run_folder import read_run
+from analyzer.tracing.parse.run_folder import RUN_FILE, read_run
 
 _HISTORY = (
     "The log does not show the memory from before this step: other models, evaluations or growing "
@@ -37,7 +37,7 @@ _AGAIN = (False, True, False, False)
 def reproduce(
     spec: TargetSpec,
     options: CaptureOptions,
-    limit_bytes: int | None,
+    limit_bytes: IntOrNone,
     logged: Sequence[OomFailure],
 ) -> Reproduction:
     """Return whether the step fails as in the log, and the remedies with which it runs.
@@ -65,7 +65,7 @@ def reproduce(
                 if _agrees(other) or not found.fails:
                     found = other
 
-                found = structs.replace(found, runs=runs, history_bytes=history_bytes)
+                found = replace_fields(found, runs=runs, history_bytes=history_bytes)
 
                 if _agrees(found):
                     break
@@ -81,7 +81,7 @@ def reproduce(
 
     # the changes with which the step runs under the limit
     fitting = tuple(one for one in remedies if one.fits)
-    return structs.replace(found, remedies=fitting)
+    return replace_fields(found, remedies=fitting)
 
 
 def _agrees(found: Reproduction) -> bool:
@@ -177,7 +177,7 @@ def _is_same_request(failure: OomFailure, logged: OomFailure) -> bool:
 def append_reproduction(
     page: Document,
     found: Reproduction,
-    batch_size: int | None,
+    batch_size: IntOrNone,
 ) -> Document:
     """Return the document of a log with the answer of the simulated card.
 

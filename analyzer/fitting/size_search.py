@@ -10,15 +10,15 @@ Otherwise each size is a process of its own.
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from operator import attrgetter
-from typing import Literal
 
 from analyzer.fitting.fit_answer import SizePoint, Varied, apply_size
 from analyzer.fitting.step_access import StepAccess, estimate_step
 from analyzer.model.contract.child_messages import CaptureOptions, SizeRun
-from analyzer.model.contract.run_note import StepConfig, read_run_file
+from analyzer.model.contract.fields import IntOrNone
+from analyzer.model.contract.run_note import RunFile, StepConfig, read_run_file
 from analyzer.model.errors import (
     AnalyzerError,
     ExitCode,
@@ -29,7 +29,7 @@ from analyzer.model.errors import (
 from analyzer.model.progress import report_stage
 from analyzer.session.target_results import find_obstacle
 from analyzer.simulate.predict.prediction import describe_sizes
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RUN_FILE
 
 MOST_SIZE = 1 << 24  # no size above this is tried
 _MOST_TRIALS = 24
@@ -79,7 +79,7 @@ class SizeSearch:
         return max(below, default=0)
 
     @property
-    def failing(self) -> int | None:
+    def failing(self) -> IntOrNone:
         """The smallest size that does not fit or is not possible; None for none."""
         sizes = [one.size for one in self.points.values() if one.has_failed]
 
@@ -90,7 +90,7 @@ class SizeSearch:
         self.points[point.size] = point
         self.fixed_bytes = max(self.fixed_bytes, fixed_bytes)
 
-    def next_size(self) -> int | None:
+    def next_size(self) -> IntOrNone:
         """Return the next size to try; None at the end."""
         if not self.points:
             return self.first_size
@@ -122,7 +122,7 @@ class SizeSearch:
 
         return max((fitting + failing) // 2, failing - down)
 
-    def _next_larger(self, fitting: int, step: int) -> int | None:
+    def _next_larger(self, fitting: int, step: int) -> IntOrNone:
         if fitting >= MOST_SIZE:
             return None
         if self._is_on_plateau():
@@ -146,7 +146,7 @@ class SizeSearch:
     def size_at(
         self,
         limit_bytes: int,
-        figure: Callable[[SizePoint], int | None] = attrgetter("need_bytes"),
+        figure: Callable[[SizePoint], IntOrNone] = attrgetter("need_bytes"),
     ) -> int:
         """Return the largest size whose figure, the need, is within a limit; 0 if there is none.
 
@@ -191,12 +191,12 @@ class SizeSearch:
         if high.size >= _LONGEST_PLATEAU * low.size:
             raise InputError(
                 f"The step needs no more memory at size {high.size} than at {low.size}.",
-                hint="If its own code sets the batch size, change it there.",
+                "If its own code sets the batch size, change it there.",
             )
 
         return True
 
-    def slope(self) -> int | None:
+    def slope(self) -> IntOrNone:
         """Return the bytes per example between the two largest sizes that fit; None if unknown."""
         points = self.points.values()
         needs = sorted((one.size, one.need_bytes or 0) for one in points if one.fits)
@@ -219,7 +219,7 @@ class CardSearch(SizeSearch):
         self.least_bytes = min(limits)
         self.is_one = is_one
 
-    def next_size(self) -> int | None:
+    def next_size(self) -> IntOrNone:
         """Return the next size to try; None at the end."""
         failing = self.failing
 
@@ -259,14 +259,8 @@ _BY_SIZE = (FailureKind.OUT_OF_MEMORY, FailureKind.TOO_LARGE)
 _DEATHS = (FailureKind.CRASHED, FailureKind.OUT_OF_MEMORY)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepFacts:
-    """What is known about the step beside its sizes."""
-
-    by: Literal["runs", "estimates"]
-    step: StepConfig
-    notes: tuple[str, ...] = ()
-    versions: dict[str, str]
+# Whether the sizes ran, and the note of the step, with all that is known beside its sizes.
+Facts = tuple[bool, RunFile]
 
 
 def can_run(access: StepAccess, options: CaptureOptions) -> bool:
@@ -280,18 +274,20 @@ def answer_sizes(
     options: CaptureOptions,
     varied: Varied,
     search: SizeSearch,
-) -> StepFacts:
+) -> Facts:
     """Answer the sizes of a search until it ends; return what else is known about the step."""
+    is_run = can_run(access, options)
+    answer = _run if is_run else _estimate
+
     try:
-        answer = _run if can_run(access, options) else _estimate
-        return answer(access, options, varied, search)
+        return is_run, answer(access, options, varied, search)
     except InputError as error:
         if error.kind is not FailureKind.FIXED_SIZE:
             raise
 
         raise InputError(
             f"The batch size of {access.name} is fixed. {error.message}",
-            hint="Leave the first axis of the inputs open, or name the model itself.",
+            "Leave the first axis of the inputs open, or name the model itself.",
             kind=error.kind,
         ) from None
 
@@ -301,7 +297,7 @@ def _run(
     options: CaptureOptions,
     varied: Varied,
     search: SizeSearch,
-) -> StepFacts:
+) -> RunFile:
     """Run the sizes of a search, each process as many as it can."""
     options = replace(options, steps=RUN_STEPS, is_open=not varied)
     runs = _SizeRuns(search)
@@ -329,14 +325,10 @@ def _run(
             shutil.rmtree(folder, ignore_errors=True)
 
     if run_file is None:  # no process reached its end
-        return assume_facts(options, is_run=True)
+        return assume_note(options)
 
-    return StepFacts(
-        by="runs",
-        step=run_file.step,
-        notes=tuple(filter(None, dict.fromkeys((run_file.caution, *run_file.notes)))),
-        versions=run_file.versions,
-    )
+    notes = dict.fromkeys((run_file.caution, *run_file.notes))
+    return replace(run_file, notes=tuple(filter(None, notes)))
 
 
 class _SizeRuns:
@@ -347,7 +339,7 @@ class _SizeRuns:
         self._size = 0  # the latest one
         self._repeated: set[int] = set()  # sizes that ended a process
 
-    def next_size(self) -> int | None:
+    def next_size(self) -> IntOrNone:
         """Return the next size to run; None at the end."""
         size = self._search.next_size()
         if size is not None:
@@ -356,7 +348,7 @@ class _SizeRuns:
 
         return size
 
-    def take(self, run: SizeRun) -> int | None:
+    def take(self, run: SizeRun) -> IntOrNone:
         """Take the answer of a run; an open batch axis may be the reason of a failure."""
         is_by_size = run.kind is None or run.kind in _BY_SIZE
 
@@ -384,19 +376,15 @@ class _SizeRuns:
             _add_failure(self._search, self._size, error)
 
 
-def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:
-    """Return the facts about a step that follow from the options alone."""
+def assume_note(options: CaptureOptions) -> RunFile:
+    """Return what the options alone tell about a step."""
     step = StepConfig(
         mode="train",
         jit=options.jit,
         batch_size=options.batch_size,
     )
 
-    return StepFacts(
-        by="runs" if is_run else "estimates",
-        step=step,
-        versions={},
-    )
+    return RunFile(step=step)
 
 
 def _add_failure(search: SizeSearch, size: int, error: AnalyzerError) -> None:
@@ -416,7 +404,7 @@ def _estimate(
     options: CaptureOptions,
     varied: Varied,
     search: SizeSearch,
-) -> StepFacts:
+) -> RunFile:
     """Estimate the sizes of a search."""
     last = None
     while (size := search.next_size()) is not None:
@@ -442,9 +430,5 @@ def _estimate(
         search.add(point, last.fixed_bytes)
 
     assert last is not None
-    return StepFacts(
-        by="estimates",
-        step=last.note.step,
-        notes=tuple(dict.fromkeys((*last.notes, *describe_sizes(last.note)))),
-        versions=last.note.versions,
-    )
+    notes = dict.fromkeys((*last.notes, *describe_sizes(last.note)))
+    return replace(last.note, notes=tuple(notes))

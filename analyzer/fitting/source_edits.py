@@ -47,11 +47,11 @@ def write_diff(path: Path, before: str, after: str) -> str:
     """Return a unified diff for the working folder, or for the file's own if it lies elsewhere."""
     name = Path(os.path.relpath(path)).as_posix()
     name = path.name if name.startswith("..") else name
-    old = _LINE.findall(before)
 
-    new = _LINE.findall(after)
     end = "\n\\ No newline at end of file\n"
-    lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+    lines = difflib.unified_diff(
+        _LINE.findall(before), _LINE.findall(after), f"a/{name}", f"b/{name}"
+    )
 
     return "".join(line if line.endswith("\n") else line + end for line in lines)
 
@@ -128,9 +128,7 @@ def _set_keyword(text: str, tree: ast.Module, name: str, value: str) -> str:
 
     last = call.keywords[-1]
 
-    own = ast.get_source_segment(text, last)
-
-    return _splice(text, last, f"{own}, {name}={value}")
+    return _splice(text, last, f"{ast.get_source_segment(text, last)}, {name}={value}")
 
 
 def _get_only(places: list[Any], what: str) -> Any:

@@ -24,8 +24,7 @@ from analyzer.model.machine import count_cores, read_memory_bytes
 from analyzer.session.opening import analyse_path
 from analyzer.session.target_results import capture_target
 from analyzer.simulate.allocator.replay import LIMIT_MARGIN
-from analyzer.tracing.parse.logdir import RUN_FILE
-from analyzer.tracing.parse.run_folder import RunNote, read_run
+from analyzer.tracing.parse.run_folder import RUN_FILE, RunNote, read_run
 
 _ACCESS_BYTES = 6 << 30  # memory of a machine for each capture that runs at a time
 _LATER_NICENESS = 10  # of the processes of the other accesses than the first
@@ -56,7 +55,7 @@ def access_target(spec: TargetSpec, niceness: int = 0) -> Iterator[StepAccess]:
     if spec.is_trace:
         raise InputError(
             f"{spec.text} is a trace or an estimate of one batch size.",
-            hint="Name the model or the step itself.",
+            "Name the model or the step itself.",
         )
 
     with make_workplace() as folder, ForkServers(folder, niceness) as servers:

@@ -62,8 +62,8 @@ class AnalyzerError(Exception):
     def __init__(
         self,
         message: str,
-        *,
         hint: str = "",
+        *,
         kind: FailureKind | None = None,
     ) -> None:
         super().__init__(message)

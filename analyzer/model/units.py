@@ -71,13 +71,13 @@ def parse_bytes(text: str) -> int:
     if match is None or unit.lower() not in _FACTORS:
         raise InputError(
             f"{text!r} is not a size.",
-            hint="Write it as 10GiB, 512MiB or 16GB.",
+            "Write it as 10GiB, 512MiB or 16GB.",
         )
 
     if not unit and float(number):
         raise InputError(
             f"{text!r} is a size without a unit.",
-            hint=f"Write it as {text.strip()}GiB or {text.strip()}MiB.",
+            f"Write it as {text.strip()}GiB or {text.strip()}MiB.",
         )
 
     return round(float(number) * _FACTORS[unit.lower()])

@@ -21,8 +21,8 @@ from analyzer.model.recording.records import (
     TRIAL_ROLE,
     XLA_TRIAL_ROLE,
     Step,
+    find_peak,
 )
-from analyzer.model.recording.timeline import find_peak
 from analyzer.report.answer import add_answer
 
 

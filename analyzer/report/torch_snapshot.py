@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.contract.fields import Category
-from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import main_allocator_rows
+from analyzer.model.recording.records import Recording, main_allocator_rows
 
 Event: TypeAlias = dict[str, Any]  # one row of the file
 

@@ -10,8 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from msgspec import field
-
 from analyzer.model.contract.child_messages import AllocatorFigures
 from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.units import format_bytes
@@ -58,7 +56,7 @@ class DeviceFile(ReportRecord, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     next_command: str = "analyze trace train.py"
     # full length of each list that was shortened
-    shortened: Lengths = field(default_factory=dict)
+    shortened: Lengths = {}
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
+from msgspec.structs import replace as replace_fields
 
 from analyzer.model.contract.child_messages import (
     NOTHING_ASKED,
@@ -31,7 +31,7 @@ from analyzer.model.errors import AnalyzerError, TraceError
 from analyzer.model.interrupts import pause_collector
 from analyzer.model.progress import report_stage
 from analyzer.report.result import Result
-from analyzer.tracing.parse.logdir import (
+from analyzer.tracing.parse.run_folder import (
     RUN_FILE,
     check_note,
     find_traces,
@@ -82,7 +82,7 @@ def open_result(
 
     if reason and report.kind is Kind.ESTIMATE:
         message = f"Predicted again: {reason}; {REPORT_JSON} in the folder may differ."
-        report = structs.replace(report, notes=(message, *report.notes))
+        report = replace_fields(report, notes=(message, *report.notes))
 
     return Result.of(analysis, report, path if path.is_dir() else None)
 
@@ -103,7 +103,7 @@ def open_estimate(path: Path, what_if: WhatIf = NOTHING_ASKED) -> Result:
         hint = suggest_command(path) or "Open a trace with `analyze trace`."
         raise TraceError(
             f"{path} holds neither an estimate nor a SavedModel.",
-            hint=hint,
+            hint,
         )
 
     return open_result(path, what_if=what_if)
@@ -117,7 +117,7 @@ def _check_peak(analysis: Analysis, saved: ReportFile, path: Path) -> Analysis:
     if sizes != (saved.peak.requested_bytes, saved.peak.allocated_bytes):
         raise TraceError(
             f"{path} was estimated with other settings.",
-            hint="Run `analyze estimate` for the target again, with all its options.",
+            "Run `analyze estimate` for the target again, with all its options.",
         )
 
     return analysis
@@ -230,15 +230,15 @@ def open_hosts(
         raise TraceError(
             f"None of the {len(files)} hosts' traces can be read; {worst.host}: "
             f"{worst.failed.removesuffix('.')}.",
-            hint="Copy the traces once more, or repeat the capture.",
+            "Copy the traces once more, or repeat the capture.",
         )
 
     file = next(one for one in files if one.name == worst.file)
     result = open_one(file, allocator=worst.allocator)
-    whole = structs.replace(
+    whole = replace_fields(
         result.report,
         hosts=rows,
-        target=structs.replace(result.report.target, text=str(path)),
+        target=replace_fields(result.report.target, text=str(path)),
         warnings=(*_list_warnings(rows), *result.report.warnings),
     )
 
@@ -285,7 +285,7 @@ def read_host(request: tuple[str, str]) -> list[HostRow]:
     Runs in a worker.
     """
     from analyzer.explain.analysis import analyse
-    from analyzer.model.recording.timeline import device_allocators, find_limit
+    from analyzer.model.recording.records import device_allocators, find_limit
     from analyzer.tracing.measure.measured_recording import open_measured
 
     path = Path(request[0])

@@ -16,7 +16,7 @@ from analyzer.model.progress import report_stage
 from analyzer.model.units import signed_bytes
 from analyzer.report.result import Diff, Result, build_diff
 from analyzer.session.opening import open_result
-from analyzer.session.public_calls import diff
+from analyzer.session.target_results import diff
 
 _PACKAGES = Path(__file__).parents[2]  # the folder of this package
 
@@ -73,7 +73,7 @@ def find_commit(
 
     log = _git("rev-list", "--reverse", "--first-parent", f"{first}..{last}").split()
     if not log:
-        raise InputError(f"{revisions} holds no commit.", hint="Write it as OLD..NEW.")
+        raise InputError(f"{revisions} holds no commit.", "Write it as OLD..NEW.")
 
     total = grow(first, last)
     (older, newer), failed = _bisect([first, *log], grow)
@@ -117,14 +117,14 @@ def _estimate(python: str, target: str, options: Sequence[str], out: Path) -> No
     except OSError as error:
         raise InputError(
             f"{python} cannot be run: {error.strerror}.",
-            hint="Name the interpreter of the environment: .venv/bin/python.",
+            "Name the interpreter of the environment: .venv/bin/python.",
         ) from None
 
     if done.returncode not in (ExitCode.OK, ExitCode.OVER_LIMIT):
         lines = done.stderr.strip().splitlines() or ["no message"]
         raise InputError(
             f"The estimate with {python} failed: {lines[-1].removeprefix('analyze: ')[:300]}",
-            hint="Run it there. tf-memory-analyzer must be installed in that environment.",
+            "Run it there. tf-memory-analyzer must be installed in that environment.",
         )
 
 
@@ -181,7 +181,7 @@ def _git(*words: str) -> str:
         last = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
         raise InputError(
             f"git {words[0]}: {last}.",
-            hint="Run it in the repository.",
+            "Run it in the repository.",
         ) from None
 
     return done.stdout.strip()

@@ -112,11 +112,11 @@ def _connect(scheduler: str) -> Any:
     except ImportError:
         raise InputError(
             "--scheduler needs Dask, which is not installed.",
-            hint="pip install 'tf-memory-analyzer[dask]'",
+            "pip install 'tf-memory-analyzer[dask]'",
         ) from None
     except (OSError, ValueError, TimeoutError) as error:
         reason = str(error).splitlines()[0][:200]
         raise InputError(
             f"No Dask scheduler answers at {scheduler}: {reason}.",
-            hint="Use the address that `dask scheduler` prints, such as tcp://10.0.0.1:8786.",
+            "Use the address that `dask scheduler` prints, such as tcp://10.0.0.1:8786.",
         ) from None

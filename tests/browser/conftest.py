@@ -1,7 +1,5 @@
 """One browser for all tests of the page; each test fails on anything in its console or network log."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A page of ours in a headless Chromium, with what it wrote to the console and asked of the network."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

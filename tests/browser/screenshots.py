@@ -5,8 +5,6 @@
 It makes ``docs/images`` anew from the sample traces.
 """
 
-from __future__ import annotations
-
 import base64
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """The report page in a browser, driven as a reader drives it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

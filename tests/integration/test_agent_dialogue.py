@@ -1,7 +1,5 @@
 """A coding agent's dialogue: a log, a script, "make it fit this card"."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The cause of a large tensor is named, and the stated saving is that of the mended program."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """``analyze device`` on cards that are not there: NVML's interface and the allocator are real."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A target is estimated by other interpreters, and the two estimates are compared."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

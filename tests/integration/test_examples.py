@@ -1,7 +1,5 @@
 """The scripts of `examples/`: each runs as it is, and has the effect that the docs state."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

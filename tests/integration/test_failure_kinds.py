@@ -1,7 +1,5 @@
 """The kind of a failed step reaches the parent process as a typed value."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from analyzer.capture.targets.target_spec import parse_target
 from analyzer.model.contract.child_messages import CaptureKind, CaptureOptions
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import AnalyzerError, FailureKind
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RUN_FILE
 
 ON_CARD = NEEDS_CARDS
 STEPS = """

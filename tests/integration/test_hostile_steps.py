@@ -3,8 +3,6 @@
 After each: no process, no file but what was asked for, and no file of the user's changed.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Ctrl-C ends a program and gives its report; a later one ends the report."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Generation of tokens with a KV cache, and presets of keras-hub, against TensorFlow's own trace."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil

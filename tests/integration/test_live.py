@@ -1,7 +1,5 @@
 """``analyzer.trace`` of a live object, in a process that has TensorFlow already."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A step that runs out of memory under `analyze trace`: `analyze oom` explains the log that it left."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Every option on every form of target: honoured, or refused in one line; never passed over."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole scripts: what is planted in them is found first, and they end as they would alone."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Programs without many steps: each ends with TensorFlow's own peak, and no need is below it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Steps on simulated cards, and estimates compared with them."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

@@ -1,7 +1,5 @@
 """The whole way: a target is run by TensorFlow, traced, read and explained."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Traces of the simulated card, opened without the note of their capture."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -10,7 +8,7 @@ from builders import analyze_in_child
 from simulated_cards import NEEDS_CARDS
 
 import analyzer
-from analyzer.tracing.parse.logdir import find_traces
+from analyzer.tracing.parse.run_folder import find_traces
 
 pytestmark = [pytest.mark.slow, NEEDS_CARDS]
 TARGETS = Path(__file__).parent / "targets"

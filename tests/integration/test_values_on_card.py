@@ -1,7 +1,5 @@
 """Values that decide sizes, trips and branches on simulated cards."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -67,7 +67,7 @@ from analyzer.model.interrupts import (
     pause_collector,
 )
 from analyzer.model.progress import listening, report_stage
-from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
+from analyzer.tracing.parse.run_folder import GRAPH_FILE, RUN_FILE
 from analyzer.tracing.xla.xla_dumps import add_dump_flags
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerErro
     if any(os.strerror(full) in str(error) for full in _DISK_FULL):
         return InputError(
             f"The disk is full: {target} was stopped while {stage} ({text}).",
-            hint="Free some space, or name another --out.",
+            "Free some space, or name another --out.",
         )
 
     if isinstance(error, MemoryError):
@@ -194,7 +194,7 @@ def import_all() -> None:
         traceback.print_exc()
         raise InputError(
             f"TensorFlow and Keras cannot be imported: {describe_import_error(error)}.",
-            hint="Check them with: python -c 'import keras, tensorflow'.",
+            "Check them with: python -c 'import keras, tensorflow'.",
         ) from None
 
     try:
@@ -203,7 +203,7 @@ def import_all() -> None:
         raise InputError(
             f"TensorFlow {tensorflow.__version__} with Keras {keras.__version__} is not supported: "
             f"{error}.",
-            hint="The newest supported releases are in docs/start.md.",
+            "The newest supported releases are in docs/start.md.",
         ) from None
 
     # Keras' filter would remove the user's own lines from tracebacks.
@@ -277,7 +277,7 @@ def _configure(request: CaptureRequest, *, on_card: bool) -> None:
         and not options.gpu
         and not tf.config.list_physical_devices("GPU")
     ):
-        raise InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
+        raise InputError("TensorFlow sees no GPU here.", "Leave out --device gpu.")
 
     if options.inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)

@@ -36,13 +36,15 @@ from analyzer.simulated_card.core_calls import (
 OLDEST_KERAS = (3, 9)
 _ELSEWHERE = "Reading traces, analyze oom, gpus and diff work without it."
 
+Variables = dict[str, str]  # of an environment
+
 
 def check_packages() -> None:
     """Raise InputError on Windows, and if TensorFlow or Keras is missing, or Keras is too old."""
     if sys.platform == "win32":
         raise InputError(
             "Steps cannot be run or built on Windows; traces, analyze oom, gpus and diff work.",
-            hint="Use WSL 2: run `wsl --install`, then install tf-memory-analyzer there.",
+            "Use WSL 2: run `wsl --install`, then install tf-memory-analyzer there.",
         )
 
     for package in ("tensorflow", "keras"):
@@ -53,7 +55,7 @@ def check_packages() -> None:
         if found is None:
             raise InputError(
                 f"The package {package} is not installed, and this command needs it.",
-                hint=f"pip install {package}. {_ELSEWHERE}",
+                f"pip install {package}. {_ELSEWHERE}",
             )
 
     # such as a nightly build
@@ -65,7 +67,7 @@ def check_packages() -> None:
             oldest = ".".join(map(str, OLDEST_KERAS))
             raise InputError(
                 f"Keras {keras} is installed; Keras {oldest} or newer is needed.",
-                hint=f"pip install 'keras>={oldest}'.",
+                f"pip install 'keras>={oldest}'.",
             )
 
 
@@ -87,7 +89,7 @@ _DECLARED = re.compile(
 
 def make_base_environment(
     *, log_level: str | None, host_events: bool = True
-) -> dict[str, str]:
+) -> Variables:
     """Return the variables that every child gets; InputError if steps cannot be run here.
 
     Level ``0`` of the log has the list of chunks of a full allocator; None is TensorFlow's own level.
@@ -118,7 +120,7 @@ def _check_backend(variables: Mapping[str, str], place: str) -> None:
         )
         raise InputError(
             f"In {place}, KERAS_BACKEND is {backend}; only TensorFlow can be analysed.",
-            hint=f"Set it to tensorflow.{traces}",
+            f"Set it to tensorflow.{traces}",
         )
 
 
@@ -127,7 +129,7 @@ def make_environment(
     options: CaptureOptions,
     kind: CaptureKind,
     staging: Path,
-) -> dict[str, str]:
+) -> Variables:
     """Return the variables of a child that captures ``spec``."""
     on_card = kind != "static" and bool(options.gpu)
     level = "0" if kind == "run" else "1"
@@ -153,12 +155,12 @@ def hides_own_gpus(options: CaptureOptions) -> bool:
     return options.device == "cpu" or bool(options.gpu)
 
 
-def read_declared_environment(file: Path, base: Mapping[str, str]) -> dict[str, str]:
+def read_declared_environment(file: Path, base: Mapping[str, str]) -> Variables:
     """Return the variables of a file's top level; ``setdefault`` changes none of ``base``.
 
     InputError if they select another backend of Keras.
     """
-    declared: dict[str, str] = {}
+    declared: Variables = {}
 
     # loading the file reports the error
     with suppress(OSError, UnicodeError):
@@ -171,7 +173,7 @@ def read_declared_environment(file: Path, base: Mapping[str, str]) -> dict[str, 
     return declared
 
 
-def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, str]:
+def make_card_environment(options: CaptureOptions, staging: Path) -> Variables:
     """Return the variables of a child that sees the simulated cards; their tools are in the cache."""
     cache = cache_folder() or staging / SIMULATED_CARD_FOLDER
     return card_environment.make_card_environment(options, cache)
@@ -227,7 +229,7 @@ def configure_cards(options: CaptureOptions, tf: Any) -> None:
     if len(cards) != len(gpus):
         raise InputError(
             f"This TensorFlow ({tf.__version__}) cannot use simulated cards.",
-            hint="analyze estimate --gpu NAME predicts with any.",
+            "analyze estimate --gpu NAME predicts with any.",
             kind=FailureKind.NO_CARD,
         )
 
@@ -253,6 +255,6 @@ def check_collectives(op_types: Iterable[str], version: str) -> None:
         raise InputError(
             f"TensorFlow {version} contains NCCL, which needs real cards: the step's all-reduce cannot "
             "run on simulated cards.",
-            hint="Use TensorFlow 2.21, or name one card.",
+            "Use TensorFlow 2.21, or name one card.",
             kind=FailureKind.NO_CARD,
         )

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from analyzer.capture.run.source_frames import is_library, shorten_path
 from analyzer.model.contract.child_messages import CopyEnd, Message, parse_message
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import (
     AnalyzerError,
     FailureKind,
@@ -51,7 +52,7 @@ class Child:
         environment: Mapping[str, str],
     ) -> None:
         self.has_ended = False
-        self.code: int | None = None  # exit status, or minus the number of a signal
+        self.code: IntOrNone = None  # exit status, or minus the number of a signal
         self._deadline_s = math.inf
         self._text = b""
         self._mark = secrets.token_hex(8)
@@ -141,7 +142,7 @@ class Fork:
 
     def __init__(self, server: Child, request: Path) -> None:
         self.has_ended = False
-        self.code: int | None = None
+        self.code: IntOrNone = None
         self._server = server
         self.limit_time = server.limit_time
         server.send(os.fsencode(request))
@@ -356,7 +357,7 @@ def count_memory_kills() -> int:
 
 
 def explain_end(
-    code: int | None,
+    code: IntOrNone,
     at: str,
     target: str,
     log: str,
@@ -374,11 +375,11 @@ def explain_end(
 
     if code == -signal.SIGKILL and kills:
         message = f"The system killed the process {at}: it ran out of host memory."
-        return StepOutOfMemory(message, hint="Try a smaller --batch-size.")
+        return StepOutOfMemory(message, "Try a smaller --batch-size.")
 
     # oneDNN's convolution and XLA's buffers crash after a refused request (TensorFlow 2.21).
     if any(sign in reason for sign in _NO_MEMORY):
-        return StepOutOfMemory(f"{target} ran out of memory {at}: {reason}", hint=hint)
+        return StepOutOfMemory(f"{target} ran out of memory {at}: {reason}", hint)
 
     last = f"; its last output: {reason}" if reason else "."
     if code is None or code >= 0:
@@ -397,7 +398,7 @@ def explain_end(
         meaning = signal.strsignal(-code) or "unknown"
         message = f"The process of {target} died of {name} ({meaning}) {at}{last}"
 
-    return TargetError(message, hint=hint, kind=kind)
+    return TargetError(message, hint, kind=kind)
 
 
 def read_tail(log: Path) -> str:

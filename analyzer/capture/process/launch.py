@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.capture.process import child_process, run_folders
 from analyzer.capture.process.child_environment import (
     SIMULATED_CARD_FOLDER,
     can_have_short_pool,
@@ -31,7 +30,19 @@ from analyzer.capture.process.child_process import (
     Child,
     Fork,
     ForkServers,
+    count_memory_kills,
+    explain_end,
     make_start_command,
+    read_tail,
+)
+from analyzer.capture.process.run_folders import (
+    LOG_FILE,
+    check_writable,
+    convert_os_errors,
+    make_default_path,
+    make_staging_folder,
+    publish,
+    remove_run,
 )
 from analyzer.model.contract.child_messages import (
     SIZES_PIPE,
@@ -47,6 +58,7 @@ from analyzer.model.contract.child_messages import (
     TargetSpec,
     write_message,
 )
+from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.run_note import TargetNote, read_run_file
 from analyzer.model.errors import (
     AnalyzerError,
@@ -55,7 +67,7 @@ from analyzer.model.errors import (
     TargetError,
 )
 from analyzer.model.progress import report_stage
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RUN_FILE
 
 if TYPE_CHECKING:
     from analyzer.capture.run.step_capture import Captured
@@ -66,7 +78,7 @@ _INTERRUPTED = "Interrupted; no run was written."
 _PARTING_S = 10.0  # for the user's exit handlers after the last message
 
 # Takes the answer for a size and returns the next size, or None.
-NextSize = Callable[[SizeRun], int | None]
+NextSize = Callable[[SizeRun], IntOrNone]
 
 
 def capture(
@@ -91,11 +103,11 @@ def capture(
 
     ``next_size`` continues a capture of several sizes; then ``limit_s`` is for each of them.
     """
-    run_folders.check_writable(out, force=force)
+    check_writable(out, force=force)
 
     def capture_once(options: CaptureOptions) -> Path:
-        with run_folders.make_staging_folder(out) as staging:
-            with run_folders.convert_os_errors(out):
+        with make_staging_folder(out) as staging:
+            with convert_os_errors(out):
                 request = CaptureRequest(
                     target=spec,
                     options=options,
@@ -113,10 +125,10 @@ def capture(
             if not (staging / RUN_FILE).is_file():
                 raise TargetError(
                     f"The capture is gone: {spec.text} or another program removed it.",
-                    hint="Name another --out.",
+                    "Name another --out.",
                 )
 
-            return run_folders.publish(staging, out, force=force)
+            return publish(staging, out, force=force)
 
     needs_whole_pool = copies is not None and copies.needs_whole_pool
     if needs_whole_pool or not can_have_short_pool(options, kind):
@@ -140,7 +152,7 @@ def _try_short_pool(
         if failure is None or failure.kind is not FailureKind.OUT_OF_MEMORY:
             return folder
 
-        run_folders.remove_run(folder)
+        remove_run(folder)
     except StepOutOfMemory:
         if copies is not None and has_sizes:
             copies.needs_whole_pool = True
@@ -156,7 +168,7 @@ def _start(request: CaptureRequest, copies: ForkServers | None) -> Child | Fork:
     """Start the child that serves a request, or a fork of a server."""
     staging = Path(request.folder)
     file = staging / "request.json"
-    log = staging / run_folders.LOG_FILE
+    log = staging / LOG_FILE
     write_message(file, request)
 
     # One folder of tools for all forks, whose environments would differ otherwise.
@@ -185,7 +197,7 @@ def _send_sizes(
         return
 
     os.mkfifo(pipe)
-    descriptor: int | None = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
+    descriptor: IntOrNone = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
 
     def send(answer: SizeRun) -> None:
         nonlocal descriptor
@@ -216,7 +228,7 @@ def _wait(
     limit_s: float,
 ) -> None:
     """Wait for a child's end, or raise the error that it reports or that explains its end."""
-    kills_before = child_process.count_memory_kills()
+    kills_before = count_memory_kills()
     last: Message | None = None
     stage = "starting"
     child.limit_time(limit_s)
@@ -242,7 +254,7 @@ def _wait(
         Path(request.folder, "request.json").unlink(missing_ok=True)
         return
 
-    log = Path(request.folder, run_folders.LOG_FILE)
+    log = Path(request.folder, LOG_FILE)
     if isinstance(last, ChildFailed):
         raise _make_error(last, log)
 
@@ -253,11 +265,9 @@ def _wait(
             kind=FailureKind.TIMED_OUT,
         )
 
-    kills = child_process.count_memory_kills() - kills_before
-    text = child_process.read_tail(log)
-    raise child_process.explain_end(
-        child.code, stage, target, text, _save_log(log), kills=kills
-    )
+    kills = count_memory_kills() - kills_before
+    text = read_tail(log)
+    raise explain_end(child.code, stage, target, text, _save_log(log), kills=kills)
 
 
 def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:
@@ -266,12 +276,12 @@ def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:
             return error(failed.error, hint=failed.hint, kind=failed.kind)
 
     hint = f"{failed.hint} {_save_log(log)}".strip()
-    return AnalyzerError(failed.error, hint=hint, kind=failed.kind)
+    return AnalyzerError(failed.error, hint, kind=failed.kind)
 
 
 def _save_log(log: Path) -> str:
     """Copy the end of a log to the temporary folder; return a sentence that names the copy."""
-    content = child_process.read_tail(log)
+    content = read_tail(log)
     if not content:
         return ""
 
@@ -288,7 +298,7 @@ def _save_log(log: Path) -> str:
 def capture_live(
     target: Any,
     options: CaptureOptions,
-    out: Path | None,
+    out: PathOrNone,
     *,
     force: bool,
 ) -> Path:
@@ -322,7 +332,7 @@ def capture_live(
     if options.gpu:
         raise TargetError(
             "A simulated card needs a process of its own, and a function cannot be passed to one.",
-            hint="Name the step instead: analyzer.trace('file.py:make_step', gpu=...).",
+            "Name the step instead: analyzer.trace('file.py:make_step', gpu=...).",
         )
 
     raise make_allocator_error(
@@ -333,7 +343,7 @@ def capture_live(
 def capture_unrun(
     target: Any,
     options: CaptureOptions,
-    out: Path | None,
+    out: PathOrNone,
     *,
     force: bool,
 ) -> Path:
@@ -353,7 +363,7 @@ def capture_unrun(
 def _capture_here(
     target: Any,
     options: CaptureOptions,
-    out: Path | None,
+    out: PathOrNone,
     run: Callable[[Callable[[], Program], Path], Captured],
     *,
     force: bool,
@@ -363,7 +373,7 @@ def _capture_here(
     from analyzer.capture.targets.resolve_target import make_program
 
     spec, out = _check_target(target, out, force=force)
-    with run_folders.make_staging_folder(out) as staging:
+    with make_staging_folder(out) as staging:
         captured = run(partial(make_program, target, spec.text, options), staging)
         captured.run = replace(
             captured.run,
@@ -373,7 +383,7 @@ def _capture_here(
         )
         write_run(staging, captured)
 
-        return run_folders.publish(staging, out, force=force)
+        return publish(staging, out, force=force)
 
 
 def can_trace_here() -> bool:
@@ -397,21 +407,21 @@ def make_allocator_error(instead: str) -> TargetError:
     """Return the error for a process that cannot trace; ``instead`` is another way to trace."""
     return TargetError(
         "TensorFlow runs in this process on an allocator that writes no memory events.",
-        hint=f"Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or {instead}.",
+        f"Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or {instead}.",
     )
 
 
 def _check_target(
     target: Any,
-    out: Path | None,
+    out: PathOrNone,
     *,
     force: bool,
 ) -> tuple[TargetSpec, Path]:
     """Return a live target's spec and its folder, which is absolute: the step may change folders."""
     name = name_live(target)
     spec = TargetSpec(text=name, kind=TargetKind.MODULE, path="", attribute=name)
-    out = (out or run_folders.make_default_path(spec)).absolute()
-    run_folders.check_writable(out, force=force)
+    out = (out or make_default_path(spec)).absolute()
+    check_writable(out, force=force)
 
     return spec, out
 
@@ -436,7 +446,7 @@ def save_model(model: Any) -> Iterator[TargetSpec]:
         except Exception as error:
             raise TargetError(
                 f"The model {model.name!r} cannot be saved to be captured: {error}",
-                hint="Name its code instead: analyzer.trace('file.py:build').",
+                "Name its code instead: analyzer.trace('file.py:build').",
             ) from error
 
         yield TargetSpec(

@@ -17,7 +17,7 @@ from analyzer.model.contract.child_messages import TargetSpec
 from analyzer.model.contract.run_note import RUN_FORMAT
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import delay_signals
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RUN_FILE
 
 LOG_FILE = "capture.log"
 PARTS = (
@@ -47,20 +47,20 @@ def check_writable(out: Path, *, force: bool) -> None:
             out.stat()  # raises for a circle of links
 
         if out.exists() and not out.is_dir():
-            raise InputError(f"{out} is a file.", hint="Name a folder with --out.")
+            raise InputError(f"{out} is a file.", "Name a folder with --out.")
         if not out.is_dir() or not any(out.iterdir()):
             return
 
     if not force:
         raise InputError(
             f"{out} is not empty.",
-            hint="Name another --out, or add --force.",
+            "Name another --out, or add --force.",
         )
 
     if not _is_run(out):
         raise InputError(
             f"{out} is not empty, and holds no run to replace.",
-            hint="Name another --out.",
+            "Name another --out.",
         )
 
 
@@ -98,7 +98,7 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
         if not force and any(part != staging for part in real.iterdir()):
             raise InputError(
                 f"{out} is no longer empty.",
-                hint="Name another --out, or add --force.",
+                "Name another --out, or add --force.",
             )
 
         _remove_parts(real)
@@ -147,5 +147,5 @@ def convert_os_errors(out: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(
             f"{out} cannot be written: {error.strerror or error}.",
-            hint="Name another --out.",
+            "Name another --out.",
         ) from None

@@ -26,8 +26,9 @@ from analyzer.capture.run.step_variables import (
 )
 from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.watch.user_lines import find_calling_line
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.graph.graph_index import Phase
-from analyzer.tracing.parse.xplane import MARKER_PREFIX
+from analyzer.tracing.parse.event_columns import MARKER_PREFIX
 
 # Ops whose result shares the buffer of their input, which an earlier op made.
 _ALIASES = {
@@ -110,7 +111,7 @@ class Observations:
 
     def add_gradients(self, gradients: Any) -> None:
         """Record a structure of gradients, except None."""
-        addresses: list[int | None] = []
+        addresses: list[IntOrNone] = []
         for leaf in tf.nest.flatten(gradients, expand_composites=False):
             tensor = leaf
             if isinstance(leaf, tf.IndexedSlices):

@@ -13,9 +13,13 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
-from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.op_phases import RanGraph, add_prefix
-from analyzer.capture.graph.plain_graphs import get_shape
+from analyzer.capture.graph.plain_graphs import (
+    decode_name,
+    find_compiled_calls,
+    get_shape,
+    read_inner_ops,
+)
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.source_frames import (
     clean_message,
@@ -26,7 +30,7 @@ from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
 from analyzer.model import __version__
-from analyzer.model.contract.fields import TwoSizes
+from analyzer.model.contract.fields import IntOrNone, TwoSizes
 from analyzer.model.contract.run_note import (
     CompiledFunction,
     DeviceNote,
@@ -66,7 +70,7 @@ class Capturing:
     program: Program
     observed: Observations
     variables: StepVariables
-    inputs: list[int | None]  # address of each
+    inputs: list[IntOrNone]  # address of each
     wanted: int  # steps
     function: Any = None  # concrete; None if the step runs eagerly
     done: int = 0
@@ -100,7 +104,7 @@ def trace_function(program: Program) -> Any:
     except Exception as error:
         raise TargetError(
             f"The step cannot be traced: {describe_user_error(error).rstrip('.')}.",
-            hint="Correct the model or the step; TensorFlow refuses it before any run.",
+            "Correct the model or the step; TensorFlow refuses it before any run.",
             kind=classify_failure(error),
         ) from error
 
@@ -159,7 +163,7 @@ def describe_capture(
         eager_gradients={mark: tuple(addresses) for mark, addresses in marks},
         scopes=observed.scopes,
         source_lines=observed.find_only_lines(),
-        function="" if function is None else graphs.decode_name(function.name),
+        function="" if function is None else decode_name(function.name),
         error=capturing.error,
         unknown_values=capturing.unknown,
         repeats=tuple(capturing.repeats),
@@ -273,7 +277,7 @@ def note_compiled_functions(program: Program, function: Any) -> list[str]:
     # NAME of ``__inference_NAME_12`` and ``__inference___backward_NAME_12_34``
     names = dict.fromkeys(
         re.sub(r"^(__(inference|forward|backward)_)+|(_\d+)+$", "", name)
-        for name in graphs.find_compiled_calls(function.graph)
+        for name in find_compiled_calls(function.graph)
     )
     if not names:
         return []
@@ -284,7 +288,7 @@ def note_compiled_functions(program: Program, function: Any) -> list[str]:
 def _describe_inputs(
     program: Program,
     function: Any,
-    addresses: Sequence[int | None],
+    addresses: Sequence[IntOrNone],
 ) -> tuple[Input, ...]:
     names = [f"input {index}" for index in range(len(program.args))]
     if function is not None:
@@ -414,7 +418,7 @@ def add_compiled_functions(
 
     A function outside the step, such as that of another model, has its own name as its caller.
     """
-    calls = graphs.find_compiled_calls(function.graph)
+    calls = find_compiled_calls(function.graph)
     names = list_dumped_functions(dump)
 
     for name in names:
@@ -428,6 +432,6 @@ def add_compiled_functions(
 
         captured.compiled.append((note, plan))
 
-    inside = graphs.read_inner_ops(function, names)
+    inside = read_inner_ops(function, names)
     captured.inside, found = observed.find_phases().mark(function.graph, inside)
     captured.run = replace(captured.run, gradients=captured.run.gradients | found)

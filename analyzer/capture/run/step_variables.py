@@ -24,14 +24,14 @@ from analyzer.capture.private_names import (
 )
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.targets.step_program import Program
-from analyzer.model.contract.fields import SMALL_ELEMENTS, Category
+from analyzer.model.contract.fields import SMALL_ELEMENTS, Category, IntOrNone
 from analyzer.model.contract.run_note import (
     ACCUMULATOR_ROLE,
     STATE_ROLE,
     UNUSED_ROLE,
     VariableNote,
 )
-from analyzer.tracing.parse.xplane import MARKER_PREFIX
+from analyzer.tracing.parse.event_columns import MARKER_PREFIX
 
 # Ops that access parts of a variable. They switch it to copy-on-read, and each later read copies all
 # of it (``EnsureSparseVariableAccess`` in ``resource_variable_ops.cc``); so it is not read.
@@ -52,12 +52,12 @@ class StepVariables:
     def __init__(self, program: Program, function: Any = None) -> None:
         self.program = program
         self.function = function
-        self.snapshots: list[list[int | None]] = []  # None: an unknown address
+        self.snapshots: list[list[IntOrNone]] = []  # None: an unknown address
         self.raw: list[Any] = []  # the ``tf.Variable`` of each row
         self._known: set[int] = set()
         self._owners: list[tuple[Category, str, str]] = []
         self._unread: set[int] | None = None  # None: not searched for yet
-        self._last: dict[int, int | None] = {}  # addresses known before ``forget``
+        self._last: dict[int, IntOrNone] = {}  # addresses known before ``forget``
 
     def forget(self) -> None:
         """Drop the variables and the function, so that they live as long as the program needs them."""
@@ -154,12 +154,11 @@ class StepVariables:
         a program follow others.
         """
         name = f"{MARKER_PREFIX}snapshot"
-        index = len(self.snapshots)
-        with tf.profiler.experimental.Trace(name, index=index):
+        with tf.profiler.experimental.Trace(name, index=len(self.snapshots)):
             self.refresh()
             is_later = self.snapshots or self.program.function is None
             unread = (self._unread or ()) if is_later else ()
-            addresses: list[int | None] = []
+            addresses: list[IntOrNone] = []
 
             for one in self.raw:
                 address = self._last.get(id(one))
@@ -217,8 +216,7 @@ class StepVariables:
         """Add new variables, and their copies on other devices."""
         for variable in variables:
             raw = get_raw_variable(variable)
-            is_ours = isinstance(raw, HostVariable)
-            if raw is None or is_ours or id(raw) in self._known:
+            if raw is None or isinstance(raw, HostVariable) or id(raw) in self._known:
                 continue
 
             name = str(getattr(variable, "path", "") or raw.name.removesuffix(":0"))
@@ -342,7 +340,7 @@ _get_pointer.restype = ctypes.c_void_p
 _get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
-def find_address(tensor: Any) -> int | None:
+def find_address(tensor: Any) -> IntOrNone:
     """Return the address of an eager tensor's first byte; None for strings, resources, empty tensors.
 
     TensorFlow copies and allocates nothing. ``DLTensor`` begins with the address, and TensorFlow sets
@@ -364,7 +362,7 @@ def find_address(tensor: Any) -> int | None:
     return ctypes.c_uint64.from_address(pointer).value or None
 
 
-def find_variable_address(variable: Any) -> int | None:
+def find_variable_address(variable: Any) -> IntOrNone:
     """Return the address of a ``tf.Variable``'s buffer; None if it holds no plain tensor.
 
     None also if each read is a copy, as after an assignment to a part.

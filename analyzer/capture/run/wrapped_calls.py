@@ -8,10 +8,12 @@ from typing import Any, TypeAlias
 from unittest.mock import patch
 
 Arguments: TypeAlias = tuple[Any, ...]  # of a call
+Keywords: TypeAlias = dict[str, Any]  # arguments of a call, by name
+Call: TypeAlias = Callable[..., Any]
 
 
 @contextmanager
-def wrap_calls(owner: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
+def wrap_calls(owner: Any, name: str, call: Call) -> Iterator[None]:
     """In the block, let ``call`` make the calls of a function of a class or module.
 
     It gets the function and the arguments of the call.

@@ -22,13 +22,18 @@ from analyzer.capture.private_names import (
     is_distributed,
 )
 from analyzer.capture.run.source_frames import describe_user_error
-from analyzer.capture.targets import synthetic_inputs, target_spec
+from analyzer.capture.targets import synthetic_inputs
 from analyzer.capture.targets.model_changes import change_layers, rebuild
 from analyzer.capture.targets.step_program import (
     Program,
     is_tf_function,
 )
 from analyzer.capture.targets.synthetic_inputs import make_part
+from analyzer.capture.targets.target_spec import (
+    OPTIMIZER,
+    TargetForm,
+    check_honoured,
+)
 from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.run_note import Mode, StepConfig
 from analyzer.model.errors import InputError, TargetError
@@ -57,11 +62,11 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     model = rebuild(model, options.remedy)
     mode = cast(Mode, options.mode or "train")
     train = mode == "train"
-    form = target_spec.TargetForm.MODEL if train else target_spec.TargetForm.INFERENCE
-    target_spec.check_honoured(
+    form = TargetForm.MODEL if train else TargetForm.INFERENCE
+    check_honoured(
         f"The model {model.name!r}",
         form,
-        target_spec.list_given_options(options),
+        options,
     )
 
     inputs, batch_size = synthetic_inputs.make_inputs(model, options)
@@ -140,7 +145,7 @@ def _make_generate_step(model: Any, data: Any) -> _KerasStep:
     if not hasattr(model, "make_generate_function"):
         raise TargetError(
             f"The model {model.name!r} has no generate().",
-            hint="--mode generate needs a CausalLM of keras-hub; or return (tf_function, args).",
+            "--mode generate needs a CausalLM of keras-hub; or return (tf_function, args).",
         )
 
     model.generate_function = None
@@ -179,14 +184,14 @@ def _make_trainable(
     if not model.trainable_variables:
         raise TargetError(
             f"The model {model.name!r} has no trainable variables.",
-            hint="Use --mode infer.",
+            "Use --mode infer.",
         )
 
     was_compiled = bool(model.compiled)
     optimizer = loss = None
 
     if options.optimizer or not was_compiled:
-        optimizer = _look_up("optimizer", options.optimizer or target_spec.OPTIMIZER)
+        optimizer = _look_up("optimizer", options.optimizer or OPTIMIZER)
 
     if options.loss:
         loss = _look_up("loss", options.loss)
@@ -217,7 +222,7 @@ def _set_jit(model: Any, jit: bool) -> None:
     if jit and getattr(model, "run_eagerly", False):
         raise InputError(
             f"--jit cannot be used: the model {model.name!r} is compiled with run_eagerly=True.",
-            hint="Leave it out, or compile the model without run_eagerly.",
+            "Leave it out, or compile the model without run_eagerly.",
         )
 
     model.jit_compile = jit
@@ -225,7 +230,7 @@ def _set_jit(model: Any, jit: bool) -> None:
     if jit and not model.jit_compile:
         raise TargetError(
             f"The model {model.name!r} has layers that XLA cannot compile.",
-            hint="Use --no-jit.",
+            "Use --no-jit.",
         )
 
 
@@ -301,7 +306,7 @@ def _build_output_specs(model: Any, inputs: Any) -> Any:
         raise TargetError(
             f"The model {model.name!r} cannot be called on its inputs: "
             f"{describe_user_error(error)}",
-            hint="Check --shape, or return (tf_function, args) from your file.",
+            "Check --shape, or return (tf_function, args) from your file.",
         ) from error
 
 
@@ -312,7 +317,7 @@ def _look_up(kind: str, name: str) -> Any:
     except ValueError:
         raise TargetError(
             f"Keras has no {kind} {name!r}.",
-            hint=f"Try {examples}.",
+            f"Try {examples}.",
         ) from None
 
 
@@ -342,7 +347,7 @@ def _compile(model: Any, arguments: dict[str, Any]) -> None:
         raise TargetError(
             f"The model {model.name!r} overrides compile(), which rejects these arguments: "
             f"{describe_user_error(error)}",
-            hint="Compile it in its code, and leave out --optimizer and --loss.",
+            "Compile it in its code, and leave out --optimizer and --loss.",
         ) from error
 
 
@@ -378,7 +383,7 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
         returned = ", ".join(sorted({str(spec.dtype) for spec in specs})) or "nothing"
         raise TargetError(
             f"The model {model.name!r} returns {returned}: no loss fits that.",
-            hint="Use --mode infer, or compile the model in its code.",
+            "Use --mode infer, or compile the model in its code.",
         )
 
     return tf.nest.pack_sequence_as(outputs, chosen)
@@ -464,7 +469,7 @@ def _make_label(model: Any, spec: Any, loss_name: str) -> Any:
         raise TargetError(
             f"The model {model.name!r} returns an output of shape {axes}: the size of its labels is "
             "unknown.",
-            hint="Return (tf_function, args) from your file, with labels of your own.",
+            "Return (tf_function, args) from your file, with labels of your own.",
         )
 
     shape = tuple(axes.as_list())

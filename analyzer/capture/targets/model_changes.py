@@ -57,7 +57,7 @@ def change_step(function: Any, remedy: str, text: str) -> Any:
         if kind in _NEED_MODEL:
             raise TargetError(
                 f"The change {kind}={value} needs the model, and {text} is a custom step.",
-                hint="Name the model, or the function that makes it.",
+                "Name the model, or the function that makes it.",
             )
 
     return tf.function(function) if "graph" in _split(remedy) else function
@@ -98,9 +98,8 @@ def rebuild(model: Any, remedy: str) -> Any:
     try:
         rebuilt = recompute_blocks(model, blocks)
     except (ValueError, AttributeError, KeyError) as error:
-        reason = describe_user_error(error)
         raise TargetError(
-            f"The model {model.name!r} cannot be rebuilt: {reason}"
+            f"The model {model.name!r} cannot be rebuilt: {describe_user_error(error)}"
         ) from error
 
     if model.compiled:

@@ -18,18 +18,27 @@ import tensorflow as tf
 from analyzer.capture.private_names import get_classes, get_layers, get_own_weights
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.source_frames import describe_user_error
-from analyzer.capture.targets import step_program, target_spec
+from analyzer.capture.targets import target_spec
 from analyzer.capture.targets.host_setup import move_to_card, run_setup_on_host
 from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.capture.targets.model_changes import (
     apply_while_building,
     change_step,
 )
+from analyzer.capture.targets.step_program import (
+    Program,
+    check_arguments,
+    find_batch_size,
+    get_axes,
+    get_signature,
+    is_tf_function,
+    make_function_program,
+    make_signature_program,
+)
 from analyzer.capture.targets.synthetic_inputs import fill_shapes, make_tensor
 from analyzer.capture.targets.target_spec import (
     TargetForm,
     check_honoured,
-    list_given_options,
 )
 from analyzer.model.contract.child_messages import (
     CaptureOptions,
@@ -40,7 +49,7 @@ from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import USAGE_STATUS, InputError, TargetError, suggest_names
 
 
-def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
+def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
     """Return the step that ``spec`` names; InputError for an option that it cannot honour."""
     if options.dtype_policy:
         try:
@@ -49,7 +58,7 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
         except ValueError:
             raise TargetError(
                 f"Keras has no dtype policy {options.dtype_policy!r}.",
-                hint="Try float32, mixed_float16 or mixed_bfloat16.",
+                "Try float32, mixed_float16 or mixed_bfloat16.",
             ) from None
 
     with apply_while_building(options.remedy, spec.text):
@@ -82,12 +91,12 @@ def make_program(
     options: CaptureOptions,
     *,
     is_result: bool = False,
-) -> step_program.Program:
+) -> Program:
     """Return the step of a model, a ``tf.function``, ``(function, args)``, or a function that makes one.
 
     A plain function that was returned by the user's function (``is_result``) is not called.
     """
-    if isinstance(thing, step_program.Program):
+    if isinstance(thing, Program):
         return thing
     if isinstance(thing, keras.Model):
         return make_model_program(thing, options)
@@ -99,22 +108,22 @@ def make_program(
         function = change_step(thing[0], options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
         args = move_to_card(args)
-        step_program.check_arguments(function, args, text, options)
+        check_arguments(function, args, text, options)
 
-        return step_program.make_function_program(function, tuple(args), text, options)
+        return make_function_program(function, tuple(args), text, options)
 
-    if step_program.is_tf_function(thing):
+    if is_tf_function(thing):
         change_step(thing, options.remedy, text)
-        takes_inputs = tf.nest.flatten(step_program.get_signature(thing))
+        takes_inputs = tf.nest.flatten(get_signature(thing))
         form = TargetForm.SIGNATURE if takes_inputs else TargetForm.STEP
-        check_honoured(text, form, list_given_options(options))
+        check_honoured(text, form, options)
 
-        return step_program.make_signature_program(thing, text, options)
+        return make_signature_program(thing, text, options)
 
     if isinstance(thing, get_classes("layers.Layer")):
         raise TargetError(
             f"{text} is a layer or a model of Keras 2 (tf_keras), not a model of Keras 3.",
-            hint="Wrap a layer in keras.Sequential; trace the script that trains a model of Keras 2, "
+            "Wrap a layer in keras.Sequential; trace the script that trains a model of Keras 2, "
             "or return (tf_function, args).",
         )
 
@@ -123,7 +132,7 @@ def make_program(
 
     raise TargetError(
         f"{text} is of the type {type(thing).__name__}, not a model or a step.",
-        hint="Give a Keras model, a tf.function, or a function that returns a model or (tf_function, "
+        "Give a Keras model, a tf.function, or a function that returns a model or (tf_function, "
         "args).",
     )
 
@@ -151,7 +160,7 @@ def _call_user_code(make: Callable[[], Any], text: str) -> Any:
         except TypeError as error:
             raise TargetError(
                 f"{text} cannot be called: {error}.",
-                hint="Name a function without parameters: it returns a model or (step, arguments).",
+                "Name a function without parameters: it returns a model or (step, arguments).",
             ) from None
 
     with _convert_errors(text), run_setup_on_host():
@@ -167,7 +176,7 @@ def _convert_errors(text: str) -> Iterator[None]:
     except SystemExit as error:
         raise TargetError(
             f"{text} called sys.exit({error.code}).",
-            hint=_NO_ARGUMENTS if error.code == USAGE_STATUS else _ONLY_BUILD,
+            _NO_ARGUMENTS if error.code == USAGE_STATUS else _ONLY_BUILD,
         ) from None
     except Exception as error:
         hint = "Correct this line of your code."
@@ -178,11 +187,11 @@ def _convert_errors(text: str) -> Iterator[None]:
 
         raise TargetError(
             f"{text} failed: {describe_user_error(error)}.",
-            hint=hint,
+            hint,
         ) from error
 
 
-def _check_policy(program: step_program.Program, text: str, policy: str) -> None:
+def _check_policy(program: Program, text: str, policy: str) -> None:
     """Refuse a target if no layer with weights follows the policy: its code or file sets another."""
     layers: list[Any] = []
     for model in program.models:
@@ -203,7 +212,7 @@ def _check_policy(program: step_program.Program, text: str, policy: str) -> None
 
         raise InputError(
             f"{text} does not follow --dtype-policy {policy}: {own}.",
-            hint="Leave it out, and set the policy in the target's code.",
+            "Leave it out, and set the policy in the target's code.",
         )
 
 
@@ -212,7 +221,7 @@ def _load_application(spec: TargetSpec, options: CaptureOptions) -> Any:
     if not callable(make):
         names = [name for name in dir(keras.applications) if name[:1].isupper()]
         hint = suggest_names(spec.attribute, names) or f"It has {', '.join(names)}."
-        raise TargetError(f"keras.applications has no {spec.attribute!r}.", hint=hint)
+        raise TargetError(f"keras.applications has no {spec.attribute!r}.", hint)
 
     arguments: dict[str, Any] = {"weights": None}
     hint = ""
@@ -233,7 +242,7 @@ def _load_preset(spec: TargetSpec) -> Any:
         hint = "Install it: pip install keras-hub."
         raise TargetError(
             f"{spec.text} needs keras-hub: {error}.",
-            hint=hint,
+            hint,
         ) from error
 
     models = keras_hub.models
@@ -242,7 +251,7 @@ def _load_preset(spec: TargetSpec) -> Any:
 
     if not is_known and not Path(spec.path).is_dir():
         hint = suggest_names(spec.path, known) or "Give a folder: hub:FOLDER."
-        raise TargetError(f"keras-hub has no preset {spec.path!r}.", hint=hint)
+        raise TargetError(f"keras-hub has no preset {spec.path!r}.", hint)
 
     hint = "It needs the preset's config.json: from the network, or from a folder (hub:FOLDER)."
     with _convert_building(spec, hint):
@@ -278,7 +287,7 @@ def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
             reason = f"its config cannot be fetched ({type(error).__name__})."
 
         raise TargetError(
-            f"{spec.text} cannot be built: {reason.rstrip('.')}.", hint=hint
+            f"{spec.text} cannot be built: {reason.rstrip('.')}.", hint
         ) from error
 
 
@@ -292,7 +301,7 @@ def _load_from_code(spec: TargetSpec) -> Any:
         if not hasattr(thing, part):
             own = [name for name in sorted(vars(module)) if name[0] != "_"]
             hint = suggest_names(part, own) or f"It defines {', '.join(own[:9])}."
-            raise TargetError(f"{spec.path} has no {part!r}.", hint=hint)
+            raise TargetError(f"{spec.path} has no {part!r}.", hint)
 
         thing = getattr(thing, part)
 
@@ -317,7 +326,7 @@ def _import_file(spec: TargetSpec) -> Any:
     if module_spec is None or module_spec.loader is None:
         raise TargetError(
             f"{spec.path} cannot be imported.",
-            hint="Is it a Python file?",
+            "Is it a Python file?",
         )
 
     module = importlib.util.module_from_spec(module_spec)
@@ -337,7 +346,7 @@ def _import_module(spec: TargetSpec) -> Any:
 
         raise TargetError(
             f"There is no module {spec.path}.",
-            hint="Install it, run from the folder that holds it, or give file.py:name.",
+            "Install it, run from the folder that holds it, or give file.py:name.",
         ) from None
 
 
@@ -345,7 +354,7 @@ def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
     if spec.path.endswith(".keras") and not zipfile.is_zipfile(spec.path):
         raise TargetError(
             f"{spec.path} is damaged: it is no archive.",
-            hint="Save the model again.",
+            "Save the model again.",
         )
 
     try:
@@ -368,7 +377,7 @@ def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
 
     raise TargetError(
         f"{spec.path} cannot be loaded: {reason.rstrip('.')}.",
-        hint="If it holds only weights, or custom objects, name the code of the model: file.py:name.",
+        "If it holds only weights, or custom objects, name the code of the model: file.py:name.",
     )
 
 
@@ -389,11 +398,11 @@ class _LoadedModel:
 
 
 def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
-    check_honoured(spec.path, TargetForm.SAVED_MODEL, list_given_options(options))
+    check_honoured(spec.path, TargetForm.SAVED_MODEL, options)
     if options.mode not in ("", "infer"):
         raise TargetError(
             f"{spec.path} is a SavedModel, which holds no training step.",
-            hint="Use --mode infer, or give the model's code as file.py:name.",
+            "Use --mode infer, or give the model's code as file.py:name.",
         )
 
     try:
@@ -411,18 +420,16 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
     )
 
     if name is None:
-        raise TargetError(f"{spec.path} has no signature to call.", hint=_SIGNATURE)
+        raise TargetError(f"{spec.path} has no signature to call.", _SIGNATURE)
 
     function = signatures[name]
     specs = function.structured_input_signature[1]
-    shapes = fill_shapes(
-        {name: step_program.get_axes(one) for name, one in specs.items()}, options
-    )
+    shapes = fill_shapes({name: get_axes(one) for name, one in specs.items()}, options)
     tensors = {
         name: make_tensor(shapes[name], one.dtype) for name, one in specs.items()
     }
 
-    return step_program.Program(
+    return Program(
         call=lambda: function(**tensors),
         args=tuple(tensors.values()),
         function=function,
@@ -431,6 +438,6 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
         config=StepConfig(
             mode="infer",
             jit=False,
-            batch_size=step_program.find_batch_size(tensors),
+            batch_size=find_batch_size(tensors),
         ),
     )

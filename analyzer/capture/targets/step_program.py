@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -11,13 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_function_options, is_jit_compiled
+from analyzer.capture.run.wrapped_calls import Arguments
 from analyzer.capture.targets.synthetic_inputs import Axes, fill_shapes, make_tensor
 from analyzer.capture.targets.target_spec import (
     TargetForm,
     check_honoured,
-    list_given_options,
 )
 from analyzer.model.contract.child_messages import CaptureOptions
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import TargetError
 
@@ -28,11 +29,11 @@ class Program:
 
     call: Callable[[], Any]  # runs one step without arguments and returns its result
     # the tensors that the step is fed, and the NumPy arrays, which each call copies to tensors
-    args: tuple[Any, ...]
+    args: Arguments
     config: StepConfig
     # the ``tf.function`` behind ``call``; None if the step runs eagerly
     function: Any = None
-    traced_args: tuple[Any, ...] = ()
+    traced_args: Arguments = ()
     models: list[Any] = field(default_factory=list)
     optimizers: list[Any] = field(default_factory=list)
     # choices for the user, one sentence each
@@ -40,7 +41,7 @@ class Program:
     # returns the call for another size of an open batch axis; None if the axis is not open
     resize: Callable[[int], Callable[[], Any]] | None = None
 
-    def make_tensors(self) -> tuple[Any, ...]:
+    def make_tensors(self) -> Arguments:
         """Return the step's inputs as tensors."""
         return tuple(map(tf.convert_to_tensor, self.args))
 
@@ -79,12 +80,10 @@ def check_arguments(
 ) -> None:
     """Refuse options for a step that comes with arguments, unless its batch size is the given one."""
     form = TargetForm.STEP if is_tf_function(function) else TargetForm.EAGER_STEP
-    given = list_given_options(options)
+    if options.batch_size == find_batch_size(args):
+        options = replace(options, batch_size=None)
 
-    if options.batch_size is not None and options.batch_size == find_batch_size(args):
-        given.remove("--batch-size")
-
-    check_honoured(text, form, given)
+    check_honoured(text, form, options)
 
 
 def make_signature_program(
@@ -101,7 +100,7 @@ def make_signature_program(
 
         raise TargetError(
             f"{text} is a tf.function without an input signature.",
-            hint="Give it input_signature=[tf.TensorSpec(...)], or return (tf_function, args).",
+            "Give it input_signature=[tf.TensorSpec(...)], or return (tf_function, args).",
         )
 
     specs = tf.nest.flatten(signature)
@@ -109,16 +108,15 @@ def make_signature_program(
         if not isinstance(spec, tf.TensorSpec):
             raise TargetError(
                 f"{text} takes a {type(spec).__name__}, and analyze cannot create a value for it.",
-                hint="Return (tf_function, args) with real arguments.",
+                "Return (tf_function, args) with real arguments.",
             )
 
     axes = dict(
         zip(_name_inputs(function, signature), map(get_axes, specs), strict=True)
     )
-    shapes = fill_shapes(axes, options).values()
     tensors = [
         make_tensor(shape, spec.dtype)
-        for shape, spec in zip(shapes, specs, strict=True)
+        for shape, spec in zip(fill_shapes(axes, options).values(), specs, strict=True)
     ]
 
     args = tuple(tf.nest.pack_sequence_as(signature, tensors))
@@ -128,7 +126,7 @@ def make_signature_program(
 
 def make_function_program(
     function: Any,
-    args: tuple[Any, ...],
+    args: Arguments,
     text: str,
     options: CaptureOptions,
 ) -> Program:
@@ -186,7 +184,7 @@ def _name_inputs(function: Any, signature: Any) -> list[str]:
     return names
 
 
-def find_batch_size(args: Any) -> int | None:
+def find_batch_size(args: Any) -> IntOrNone:
     """Return the first axis of the first tensor of a call; None if there is none."""
     tensors = (
         one for one in tf.nest.flatten(args) if tf.is_tensor(one) and one.shape.rank
@@ -203,7 +201,7 @@ def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:
     if python_function is None:
         raise TargetError(
             f"{text} is already traced.",
-            hint="Leave out --jit/--no-jit.",
+            "Leave out --jit/--no-jit.",
         )
 
     rebuilt = tf.function(

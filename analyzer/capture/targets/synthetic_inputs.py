@@ -19,12 +19,13 @@ import tensorflow as tf
 from analyzer.capture.graph.unbacked_variables import make_unbacked_value
 from analyzer.capture.private_names import get_build_shapes, get_input_specs, get_layers
 from analyzer.model.contract.child_messages import CaptureOptions, Shapes
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.units import format_bytes
 
 # Sizes of the axes of an input; None for an open axis, or for an unknown number of axes.
-Axes: TypeAlias = tuple[int | None, ...] | None
+Axes: TypeAlias = tuple[IntOrNone, ...] | None
 _SEED = (0, 0)
 _RANDOM_FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
@@ -47,7 +48,7 @@ class BatchPart:
 
     shape: tuple[int, ...]
     dtype: Any
-    classes: int | None = None
+    classes: IntOrNone = None
     is_open: bool = False  # whether the graph does not know the size of the first axis
 
     def resize(self, size: int) -> BatchPart:
@@ -98,7 +99,7 @@ class BatchPart:
 def make_part(
     shape: Sequence[int],
     dtype: Any,
-    classes: int | None = None,
+    classes: IntOrNone = None,
 ) -> BatchPart:
     """Return a part of a batch; TargetError if it is too large."""
     part = BatchPart(tuple(shape), tf.as_dtype(dtype), classes)
@@ -107,7 +108,7 @@ def make_part(
     return part
 
 
-def open_batch(model: Any, data: Any, batch_size: int | None) -> Any:
+def open_batch(model: Any, data: Any, batch_size: IntOrNone) -> Any:
     """Return the data with an open batch axis; None if some axis is fixed or no batch axis."""
     inputs = tf.nest.flatten(get_input_specs(model))
     parts = [part for part in tf.nest.flatten(data) if part is not None]
@@ -180,7 +181,7 @@ def _to_tuples(data: Any) -> Any:
     return data
 
 
-def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
+def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, IntOrNone]:
     """Return the inputs of a Keras model, in the structure that it takes, and the batch size."""
     structure = get_input_specs(model)
     if structure is None:
@@ -190,14 +191,14 @@ def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
     if not specs:
         raise TargetError(
             f"The model {model.name!r} has no inputs.",
-            hint="Give them: --shape 224,224,3, or return (tf_function, args) instead.",
+            "Give them: --shape 224,224,3, or return (tf_function, args) instead.",
         )
 
     for name, spec in specs.items():
         if getattr(spec, "sparse", False) or getattr(spec, "ragged", False):
             raise TargetError(
                 f"The input {name!r} is sparse or ragged: its size depends on the data.",
-                hint="Return (tf_function, args) from your file, with real arguments.",
+                "Return (tf_function, args) from your file, with real arguments.",
             )
 
     axes: dict[str, Axes] = {}
@@ -232,7 +233,7 @@ def _guess_specs(model: Any, options: CaptureOptions) -> Any:
         raise TargetError(
             f"The inputs of the model {model.name!r} are unknown: it is not built and has no input "
             "shape.",
-            hint="Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args).",
+            "Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args).",
         )
 
     specs = [_make_spec(model, axes, name or "input") for name, axes in shapes.items()]
@@ -245,7 +246,7 @@ def _guess_specs(model: Any, options: CaptureOptions) -> Any:
 
 def _is_shape(shape: Any) -> bool:
     is_sequence = isinstance(shape, list | tuple)
-    return is_sequence and all(isinstance(axis, int | None) for axis in shape)
+    return is_sequence and all(isinstance(axis, IntOrNone) for axis in shape)
 
 
 def _make_spec(model: Any, axes: Any, name: str) -> Any:
@@ -298,7 +299,7 @@ def _check_size(axes: tuple[int, ...], dtype: Any) -> None:
         raise TargetError(
             f"An input or label of shape {_format_axes(axes)} takes {format_bytes(size_bytes)}; at "
             f"most {format_bytes(limit_bytes)} are possible here.",
-            hint="Try a smaller --batch-size or --shape.",
+            "Try a smaller --batch-size or --shape.",
         )
 
 
@@ -311,7 +312,7 @@ def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> Shapes:
     if unknown:
         raise TargetError(
             f"There is no input {min(unknown)!r}.",
-            hint=f"Its inputs: {', '.join(sorted(specs))}.",
+            f"Its inputs: {', '.join(sorted(specs))}.",
         )
 
     _check_batch(specs, options.batch_size)
@@ -329,7 +330,7 @@ def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> Shapes:
     return filled
 
 
-def _check_batch(specs: Mapping[str, Axes], batch_size: int | None) -> None:
+def _check_batch(specs: Mapping[str, Axes], batch_size: IntOrNone) -> None:
     """Raise InputError if ``--batch-size`` fits no input's first axis."""
     batches = {name: axes and axes[0] for name, axes in specs.items() if axes != ()}
     if batch_size is None or None in batches.values() or batch_size in batches.values():
@@ -343,7 +344,7 @@ def _check_batch(specs: Mapping[str, Axes], batch_size: int | None) -> None:
 
     raise InputError(
         f"The input {name!r} has {batch}, not a batch of {batch_size}.",
-        hint="Leave out --batch-size, or leave the input's first axis open.",
+        "Leave out --batch-size, or leave the input's first axis open.",
         kind=FailureKind.FIXED_SIZE,
     )
 
@@ -360,7 +361,7 @@ def _fill_axes(
         example = _format_axes(tuple(usual))
         raise TargetError(
             f"The input {name!r} has open axes.",
-            hint=f"Fill them: --shape {name}={example}, or --shape {example} for each such input.",
+            f"Fill them: --shape {name}={example}, or --shape {example} for each such input.",
         )
 
     if shape is not None:
@@ -372,7 +373,7 @@ def _fill_axes(
             raise TargetError(
                 f"--shape {name}={_format_axes(shape)} does not fit the input's axes "
                 f"{_format_axes(own[1:])}.",
-                hint="Give every axis but the batch.",
+                "Give every axis but the batch.",
             )
 
         axes = (*own[:1], *shape)
@@ -381,5 +382,5 @@ def _fill_axes(
     return tuple(batch_size if axis is None else axis for axis in axes or ())
 
 
-def _format_axes(axes: tuple[int | None, ...]) -> str:
+def _format_axes(axes: tuple[IntOrNone, ...]) -> str:
     return ",".join("?" if axis is None else str(axis) for axis in axes)

@@ -32,7 +32,9 @@ from analyzer.model.errors import (
     suggest_names,
 )
 from analyzer.model.units import format_bytes, parse_bytes
-from analyzer.tracing.parse.logdir import is_trace, suggest_command
+from analyzer.tracing.parse.run_folder import is_trace, suggest_command
+
+Assumed = dict[str, int]  # values by name
 
 OPTIMIZER = "adam"  # the optimizer of a model that is not compiled
 _MODULE_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -47,7 +49,7 @@ def check_steps(options: CaptureOptions) -> None:
     if not 1 <= options.step_count <= MOST_STEPS:
         raise TargetError(
             f"{options.step_count} steps cannot be predicted.",
-            hint=f"Give 1 to {MOST_STEPS}; a few steps show everything that repeats.",
+            f"Give 1 to {MOST_STEPS}; a few steps show everything that repeats.",
         )
 
 
@@ -58,7 +60,7 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
         if not name.isidentifier():
             raise TargetError(
                 f"{text!r} names no application.",
-                hint="Write it as keras:ResNet50.",
+                "Write it as keras:ResNet50.",
             )
 
         kind = TargetKind.APPLICATION
@@ -68,7 +70,7 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
         if not name:
             raise TargetError(
                 "hub: names no preset.",
-                hint="Write it as hub:gemma_2b_en.",
+                "Write it as hub:gemma_2b_en.",
             )
 
         return TargetSpec(text=text, kind=TargetKind.PRESET, path=name)
@@ -80,7 +82,7 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
     if "://" in text:
         raise TargetError(
             f"{text} is an address.",
-            hint="Download it, and give the file.",
+            "Download it, and give the file.",
         )
 
     base, _, attribute = text.rpartition(":")
@@ -91,18 +93,18 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
 
     if not is_file and not _MODULE_NAME.fullmatch(base):
         message = f"There is no {text}." if text else "The target is empty."
-        raise TargetError(message, hint=_suggest_form(text))
+        raise TargetError(message, _suggest_form(text))
 
     if is_file and not Path(base).is_file():
         raise TargetError(
             f"There is no file {base}.",
-            hint="Check the path before the colon.",
+            "Check the path before the colon.",
         )
 
     if not all(part.isidentifier() for part in attribute.split(".")):
         raise TargetError(
             f"{text!r} has no name after the colon.",
-            hint="Write it as file.py:name.",
+            "Write it as file.py:name.",
         )
 
     kind = TargetKind.FILE if is_file else TargetKind.MODULE
@@ -135,7 +137,7 @@ def _suggest_form(text: str) -> str:
 def _refuse_notebook(path: str) -> TargetError:
     return TargetError(
         f"{path} is a notebook, and analyze needs a Python file.",
-        hint=f"Save it as one: jupyter nbconvert --to script {path}, and remove its lines with % or !.",
+        f"Save it as one: jupyter nbconvert --to script {path}, and remove its lines with % or !.",
     )
 
 
@@ -144,7 +146,7 @@ def name_module(text: str) -> TargetSpec:
     if not _MODULE_NAME.fullmatch(text) or text.endswith(".py"):
         raise TargetError(
             f"{text} is no module.",
-            hint="Write it as -m package.train, or leave out -m for a file.",
+            "Write it as -m package.train, or leave out -m for a file.",
         )
 
     return TargetSpec(
@@ -165,7 +167,7 @@ def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
     elif path.suffix == ".py" and not scripts:
         raise TargetError(
             f"{text} is a whole script, and this command needs a model or step.",
-            hint=f"Name the model or the step in it: {text}:name. `analyze trace {text}` runs a whole "
+            f"Name the model or the step in it: {text}:name. `analyze trace {text}` runs a whole "
             "script.",
         )
     elif path.suffix == ".py":
@@ -177,21 +179,21 @@ def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
     else:
         raise TargetError(
             f"{text} is neither a model nor a trace.",
-            hint=suggest_command(path) or _FORMS,
+            suggest_command(path) or _FORMS,
         )
 
     return TargetSpec(text=text, kind=kind, path=text)
 
 
-def parse_assumptions(texts: list[str]) -> dict[str, int]:
+def parse_assumptions(texts: list[str]) -> Assumed:
     """Return numbers by name from ``NAME=N`` (trip counts, sizes, branches), or raise TargetError."""
-    assumed: dict[str, int] = {}
+    assumed: Assumed = {}
     for text in texts:
         name, _, number = (part.strip() for part in text.rpartition("="))
         if not name or not number.isdecimal() or len(number) > 9:
             raise TargetError(
                 f"--assume {text!r} is not NAME=N.",
-                hint="Use a name that the estimate prints, and a whole number.",
+                "Use a name that the estimate prints, and a whole number.",
             )
 
         assumed[name] = int(number)
@@ -199,17 +201,17 @@ def parse_assumptions(texts: list[str]) -> dict[str, int]:
     return assumed
 
 
-def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
+def parse_card_assumptions(texts: list[str]) -> Assumed:
     """Return assumptions about a simulated card from ``workspace=64MiB``, or raise TargetError."""
     known = {one.name: one for one in ASSUMPTIONS}
-    assumed: dict[str, int] = {}
+    assumed: Assumed = {}
 
     for text in texts:
         name, _, value = (part.strip() for part in text.rpartition("="))
         if name not in known:
             raise TargetError(
                 f"--assume {text!r} is not an assumption about a card.",
-                hint=f"Write it as --assume NAME=N, with one of {', '.join(known)}.",
+                f"Write it as --assume NAME=N, with one of {', '.join(known)}.",
             )
 
         one = known[name]
@@ -222,7 +224,7 @@ def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
             most = format_bytes(one.most) if one.is_bytes else one.most
             raise TargetError(
                 f"--assume {text!r}: give 0 to {most}.",
-                hint=f"{one.source}.",
+                f"{one.source}.",
             )
 
         assumed[name] = number
@@ -242,7 +244,7 @@ def parse_shapes(texts: list[str]) -> Shapes:
             if not re.fullmatch("0*[1-9][0-9]{0,17}", part):
                 raise TargetError(
                     f"{text!r} is not a shape.",
-                    hint="Write it as --shape NAME=224,224,3; every axis is at least 1.",
+                    "Write it as --shape NAME=224,224,3; every axis is at least 1.",
                 )
 
         shapes[name.strip()] = tuple(map(int, parts))
@@ -282,7 +284,7 @@ _BATCH_SIZE = "--batch-size"
 _TABLE = read_table("capture/targets/refusals.toml", dict[str, dict[str, Any]])
 
 
-def list_given_options(options: CaptureOptions) -> set[str]:
+def _list_given(options: CaptureOptions) -> set[str]:
     """Return the options that the user gave, even with the default value, as ``--batch-size``."""
     values = {name: getattr(options, name) for name in _PLAIN_OPTIONS}
     given = [name for name, value in values.items() if value not in (None, "")]
@@ -314,10 +316,11 @@ def write_options(options: CaptureOptions) -> tuple[str, ...]:
     return tuple(words)
 
 
-def check_honoured(name: str, form: TargetForm, given: set[str]) -> None:
+def check_honoured(name: str, form: TargetForm, options: CaptureOptions) -> None:
     """Raise InputError, once per reason, for given options that a form of target cannot honour."""
-    for reason, options in _TABLE["forms"][form].items():
-        refused = [option for option in options if option in given]
+    given = _list_given(options)
+    for reason, names in _TABLE["forms"][form].items():
+        refused = [one for one in names if one in given]
         if not refused:
             continue
 
@@ -327,6 +330,6 @@ def check_honoured(name: str, form: TargetForm, given: set[str]) -> None:
 
         raise InputError(
             f"{name} is {form}: {' and '.join(refused)} cannot be used, because {because}.",
-            hint=hint,
+            hint,
             kind=FailureKind.FIXED_SIZE if _BATCH_SIZE in refused else None,
         )

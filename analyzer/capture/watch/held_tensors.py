@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import types
 import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import tensorflow as tf
+from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.private_names import is_eager
@@ -17,6 +16,7 @@ from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.step_variables import find_address
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.program_objects import find_grown_containers
+from analyzer.capture.watch.user_lines import Frame
 from analyzer.model.contract.run_note import HeldTensors, LargeConstant, WatchNote
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _describe(holder: HeldTensors, members: list[Any]) -> HeldTensors:
 
     is_many = not (holder.grows or holder.bound) and count >= _MANY
 
-    return msgspec.structs.replace(
+    return replace_fields(
         holder,
         grows=holder.grows or is_many,
         count=count,
@@ -148,7 +148,7 @@ def _find_resident(
 
     for key, one in trace.resident.items():
         if one.address in names:
-            trace.resident[key] = msgspec.structs.replace(one, name=names[one.address])
+            trace.resident[key] = replace_fields(one, name=names[one.address])
 
     known: set[int] = set()
     constants = []
@@ -206,7 +206,7 @@ def _find_copies(
             if is_alike and is_float == tensor.dtype.is_floating:
                 name = holder.holder[holder.holder.index("`") :]
                 words = f"the copy of {name}"
-                copy = msgspec.structs.replace(holder, holder=words)
+                copy = replace_fields(holder, holder=words)
                 copies.append(_describe(copy, [tensor]))
 
                 arrays.append(arrays.pop(index))  # an array like it has its own copy
@@ -233,7 +233,7 @@ class GrowthCheck:
         self,
         step: int,
         in_use_bytes: int,
-        frame: types.FrameType | None,
+        frame: Frame,
         *,
         is_last: bool,
     ) -> None:

@@ -6,12 +6,11 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Mapping
 from itertools import islice
-from types import FrameType
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 import tensorflow as tf
+from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.graph.data_sizes import count_element_bytes
 from analyzer.capture.graph.plain_graphs import count_bytes
@@ -26,12 +25,14 @@ from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.wrapped_calls import Arguments
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.user_lines import (
+    Frame,
     find_calling_frame,
     format_code,
     format_line,
     is_own,
     list_codes,
 )
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.run_note import (
     DataStage,
     HeldTensors,
@@ -65,7 +66,7 @@ class ProgramObjects:
         kind: Literal["shuffle", "cache", "prefetch"],
         made: Any,
         args: Arguments,
-        frame: FrameType | None,
+        frame: Frame,
     ) -> None:
         """Note a stage that the user's own code made, except a cache in a file.
 
@@ -121,7 +122,7 @@ class ProgramObjects:
                 element_bytes=count_host_bytes(batch),
             )
 
-    def add_tape(self, tape: Any, frame: FrameType | None) -> None:
+    def add_tape(self, tape: Any, frame: Frame) -> None:
         """Note a new gradient tape."""
         own = find_calling_frame(frame)
         if own is not None:
@@ -154,7 +155,7 @@ class ProgramObjects:
 
         return rows
 
-    def add_model(self, _: Any, args: Arguments, frame: FrameType | None) -> None:
+    def add_model(self, _: Any, args: Arguments, frame: Frame) -> None:
         """Note a Keras model by the user's line that made it, except the inner model of another."""
         while frame is not None:
             code = frame.f_code
@@ -203,7 +204,7 @@ class ProgramObjects:
         return rows
 
 
-def _count_elements(dataset: Any) -> int | None:
+def _count_elements(dataset: Any) -> IntOrNone:
     """Return the number of elements of a data set; None if unknown, infinite or too large."""
     try:
         count = int(dataset.cardinality())
@@ -255,9 +256,7 @@ def find_grown_containers(
     for size_bytes, added, container in grown:
         names = [one for one in holders.get(id(container), ()) if one.grows]
         for holder in names[:1]:
-            rows.append(
-                msgspec.structs.replace(holder, count=added, size_bytes=size_bytes)
-            )
+            rows.append(replace_fields(holder, count=added, size_bytes=size_bytes))
 
     return rows
 

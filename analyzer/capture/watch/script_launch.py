@@ -34,6 +34,7 @@ from analyzer.capture.process.run_folders import (
     publish,
 )
 from analyzer.model.contract.child_messages import WatchRequest, write_message
+from analyzer.model.contract.fields import PathOrNone
 from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.interrupts import (
     ENDING,
@@ -42,7 +43,7 @@ from analyzer.model.interrupts import (
     delay_signals,
     die_with_parent,
 )
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RUN_FILE
 from analyzer.tracing.xla.xla_dumps import add_dump_flags
 
 _FROM_KERNEL = 0x80  # SI_KERNEL: from the terminal, which also signals the child
@@ -54,7 +55,7 @@ class ScriptEnd:
     """How a script ended, with a shell's exit status."""
 
     status: int
-    folder: Path | None = None  # the run folder
+    folder: PathOrNone = None  # the run folder
     note: WatchNote | None = None  # if no step was traced
     has_tensorflow: bool = False  # whether the script imported TensorFlow
     fault: str = ""  # traceback of an error of ours

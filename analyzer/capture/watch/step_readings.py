@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +19,8 @@ from analyzer.capture.run.step_variables import StepVariables, find_variable_add
 from analyzer.capture.watch.held_tensors import find_holders, find_live_tensors
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.script_launch import POOL_FOLDER, POOL_RECORDS
+from analyzer.capture.watch.user_lines import Frame
+from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.run_note import (
     MOST_ROWS,
     FailedStep,
@@ -45,7 +46,7 @@ class StepReadings:
         self.process_peak = ProcessPeak()
 
         # gets each reading, for a view of the running script
-        self.live_file: Path | None = None
+        self.live_file: PathOrNone = None
         self._interval_s = _INTERVAL_S
         self._read_s = time.perf_counter()  # of the last reading
         self._devices: tuple[str, ...] = ()
@@ -228,7 +229,7 @@ def find_pool_holders(pool: Any) -> Iterator[tuple[int, str, str]]:
     """Yield bytes of a full pool, their holder and its line: variables, Python's names, the step."""
     sizes = {chunk.address: chunk.size for chunk in pool.chunk if chunk.in_use}
 
-    def take(addresses: Iterable[int | None]) -> int:
+    def take(addresses: Iterable[IntOrNone]) -> int:
         return sum(sizes.pop(address, 0) for address in addresses)
 
     yield (
@@ -271,7 +272,7 @@ class FailureRecord:
         failure: Failure,
         step: int,
         variables: StepVariables | None,
-        frame: FrameType | None,
+        frame: Frame,
     ) -> FailedStep | None:
         """Return the buffers of the pool that became full last, and their holders from ``frame`` on."""
         pool = read_full_pool()
@@ -300,7 +301,7 @@ class FailureRecord:
         )
 
 
-def _name_variables(variables: StepVariables | None) -> dict[int | None, str]:
+def _name_variables(variables: StepVariables | None) -> dict[IntOrNone, str]:
     """Return the path of each variable by the latest known address of its buffer."""
     if variables is None:
         return {}
@@ -309,7 +310,7 @@ def _name_variables(variables: StepVariables | None) -> dict[int | None, str]:
         variables.snapshot()
 
     paths = [row.path for row in variables.rows()]
-    names: dict[int | None, str] = {}
+    names: dict[IntOrNone, str] = {}
 
     for addresses in variables.snapshots:
         names.update(zip(addresses, paths, strict=False))

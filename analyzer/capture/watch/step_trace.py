@@ -35,7 +35,12 @@ from analyzer.capture.watch.held_tensors import (
 )
 from analyzer.capture.watch.program_objects import count_host_containers
 from analyzer.capture.watch.step_readings import ProcessPeak
-from analyzer.capture.watch.traced_functions import FunctionRecord, get_latest_trace
+from analyzer.capture.watch.traced_functions import (
+    FunctionRecord,
+    MaybeRecord,
+    get_latest_trace,
+)
+from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
     Failure,
@@ -48,8 +53,8 @@ from analyzer.model.contract.run_note import (
     read_run_file,
 )
 from analyzer.model.machine import send_stderr_to
-from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
-from analyzer.tracing.parse.xplane import WATCHED_STEP
+from analyzer.tracing.parse.event_columns import WATCHED_STEP
+from analyzer.tracing.parse.run_folder import GRAPH_FILE, RUN_FILE
 
 # The profiler's functions, as they are before the hooks wrap them.
 _START = profiler_v2.start
@@ -72,7 +77,7 @@ class StepTrace:
         *,
         steps: int,
         target: TargetNote,
-        dump: Path | None,
+        dump: PathOrNone,
         simulated_card: SimulatedCardNote | None,
         process_peak: ProcessPeak,
         values: ProgramValues | None,
@@ -87,7 +92,7 @@ class StepTrace:
         self._observing = ExitStack()
         self.observed = Observations()
         self.is_observing = False
-        self.batch_size: int | None = None  # first axis of the steps' input
+        self.batch_size: IntOrNone = None  # first axis of the steps' input
 
         # whether the program went on after the trace of its run ended
         self.is_cut = False
@@ -109,7 +114,7 @@ class StepTrace:
         self.resident: dict[int, Input] = {}
         self.containers: dict[int, int] = {}
 
-        self._record: FunctionRecord | None = None
+        self._record: MaybeRecord = None
         self.variables: StepVariables | None = None  # None before steps are chosen
         self._mark: Any = None
 
@@ -175,7 +180,7 @@ class StepTrace:
 
     # The steps
 
-    def open(self, record: FunctionRecord | None, *, least: int = 1) -> None:
+    def open(self, record: MaybeRecord, *, least: int = 1) -> None:
         """Trace the following calls of a function, ``least`` or more; None for eager steps."""
         self.containers = count_host_containers()
         tensors = find_live_tensors()  # some of them without an event
@@ -207,7 +212,7 @@ class StepTrace:
         variables.snapshot()
         self._begin_step()
 
-    def _choose(self, record: FunctionRecord | None, wanted: int) -> StepVariables:
+    def _choose(self, record: MaybeRecord, wanted: int) -> StepVariables:
         """Set the steps to the calls of a function; return their variables."""
         self._record = record
         self._wanted = wanted
@@ -250,7 +255,7 @@ class StepTrace:
 
         self._stop(has_snapshot=is_whole_step)
 
-    def close_run(self, record: FunctionRecord | None) -> bool:
+    def close_run(self, record: MaybeRecord) -> bool:
         """End the trace of the whole run, which counts as one step; return False if there is none."""
         if not (self._is_running or self._has_trace) or not self.is_observing:
             return False

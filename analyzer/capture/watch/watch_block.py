@@ -22,10 +22,10 @@ from analyzer.model.contract.child_messages import (
     TargetKind,
     TargetSpec,
 )
-from analyzer.model.contract.fields import StrPath
+from analyzer.model.contract.fields import PathOrNone, StrPath
 from analyzer.model.contract.run_note import TargetNote, WatchNote
 from analyzer.model.errors import InputError, TraceError
-from analyzer.tracing.parse.logdir import RUN_FILE, find_traces
+from analyzer.tracing.parse.run_folder import RUN_FILE, find_traces
 from analyzer.tracing.parse.xplane import read_trace
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ class WatchBlock:
 
     def __init__(
         self,
-        out: Path | None,
+        out: PathOrNone,
         *,
         steps: int,
         warmup: int,
         name: str,
         force: bool,
-        on_oom: Path | None = None,
+        on_oom: PathOrNone = None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         if steps < 1 or warmup < 1:
@@ -77,7 +77,7 @@ class WatchBlock:
         if _running:
             raise InputError(
                 "The steps of this process are already watched.",
-                hint="End that block first.",
+                "End that block first.",
             )
 
         from analyzer.capture.watch.watcher import Watcher
@@ -101,7 +101,7 @@ class WatchBlock:
         """Whether the block has not ended."""
         return self._watcher is not None
 
-    def end(self, error: BaseException | None = None) -> Path | None:
+    def end(self, error: BaseException | None = None) -> PathOrNone:
         """Stop, and return the run folder; None if no step was traced or no report is wanted."""
         if self._watcher is None:
             return None

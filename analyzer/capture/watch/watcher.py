@@ -20,7 +20,6 @@ from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import keras
@@ -35,7 +34,7 @@ from analyzer.capture.private_names import (
 )
 from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.step_capture import describe_failure
-from analyzer.capture.run.wrapped_calls import Arguments, wrap_calls
+from analyzer.capture.run.wrapped_calls import Arguments, Call, Keywords, wrap_calls
 from analyzer.capture.targets.step_program import find_batch_size
 from analyzer.capture.watch.held_tensors import GrowthCheck, find_held_objects
 from analyzer.capture.watch.holder_search import HolderSearch
@@ -49,10 +48,11 @@ from analyzer.capture.watch.step_readings import (
 from analyzer.capture.watch.step_trace import StepTrace
 from analyzer.capture.watch.traced_functions import (
     FunctionLedger,
-    FunctionRecord,
+    MaybeRecord,
     takes_gradients,
 )
-from analyzer.capture.watch.user_lines import find_calling_line
+from analyzer.capture.watch.user_lines import Frame, find_calling_line
+from analyzer.model.contract.fields import PathOrNone
 from analyzer.model.contract.run_note import (
     FailedStep,
     SimulatedCardNote,
@@ -63,7 +63,7 @@ from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
 from analyzer.simulated_card.core_calls import describe_refusals
 
-Report = Callable[[Any, Arguments, FrameType | None], object]
+Report = Callable[[Any, Arguments, Frame], object]
 
 # additional calls to wait for, in case a call that trains follows
 _EXTRA_CALLS = 3
@@ -108,7 +108,7 @@ class StepCandidates:
         extra = 0 if self._ranks[key] is StepRank.TRAINS else _EXTRA_CALLS
         return self._counts[key] >= max(self._warmup + extra, 1)
 
-    def choose(self, key: Hashable, record: FunctionRecord | None) -> None:
+    def choose(self, key: Hashable, record: MaybeRecord) -> None:
         """Choose the key of the steps, calls of the function of ``record`` if there is one."""
         self.chosen = key
         is_run = isinstance(key, tuple) and key[0] is _SESSION
@@ -201,7 +201,7 @@ class Watcher:
         steps: int,
         warmup: int,
         target: TargetNote,
-        dump: Path | None = None,
+        dump: PathOrNone = None,
         simulated_card: SimulatedCardNote | None = None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
@@ -237,10 +237,10 @@ class Watcher:
         self._on_failure = on_failure
         self._failed: FailedStep | None = None
         self._growth: GrowthCheck | None = None
-        self._record: FunctionRecord | None = None
-        self._chosen: FunctionRecord | None = None
+        self._record: MaybeRecord = None
+        self._chosen: MaybeRecord = None
         self._first_call_bytes = 0  # own peak after the latest function's first call
-        self._top: tuple[FunctionRecord | None, str] = None, ""  # the call of the peak
+        self._top: tuple[MaybeRecord, str] = None, ""  # the call of the peak
         self._turn = threading.RLock()  # of the program's threads, and of our own
         self._is_over = threading.Event()
 
@@ -312,10 +312,10 @@ class Watcher:
 
     def call_function(
         self,
-        call: Callable[..., Any],
+        call: Call,
         function: Any,
         args: Arguments,
-        kwargs: dict[str, Any],
+        kwargs: Keywords,
     ) -> Any:
         """Call a ``tf.function`` as ``call(function, *args, **kwargs)``, and count it as a step."""
         observed = self.trace.observed
@@ -342,10 +342,10 @@ class Watcher:
 
     def call_model(
         self,
-        call: Callable[..., Any],
+        call: Call,
         model: Any,
         args: Arguments,
-        kwargs: dict[str, Any],
+        kwargs: Keywords,
     ) -> Any:
         """Call a model eagerly, and note whether it needs the most memory so far."""
         self._note_top(None)
@@ -355,7 +355,7 @@ class Watcher:
         return result
 
     def _note_top(
-        self, record: FunctionRecord | None, find_line: Callable[[], str] = str
+        self, record: MaybeRecord, find_line: Callable[[], str] = str
     ) -> None:
         if self.readings.has_new_peak():
             self._top = record, find_line()
@@ -364,7 +364,7 @@ class Watcher:
         self,
         function: Any,
         args: Arguments,
-        kwargs: dict[str, Any],
+        kwargs: Keywords,
         traces: int,
         gradients: int,
     ) -> None:
@@ -387,10 +387,10 @@ class Watcher:
 
     def call_optimizer(
         self,
-        call: Callable[..., Any],
+        call: Call,
         owner: Any,
         args: Arguments,
-        kwargs: dict[str, Any],
+        kwargs: Keywords,
     ) -> Any:
         """Call an optimizer eagerly, and count it as a step or as the end of a micro-batch."""
         result = call(owner, *args, **kwargs)
@@ -469,7 +469,7 @@ class Watcher:
         self,
         key: Hashable,
         rank: StepRank,
-        record: FunctionRecord | None = None,
+        record: MaybeRecord = None,
     ) -> None:
         """Count a call that may be a step; an error of ours ends the watching, not the program."""
         try:
@@ -483,7 +483,7 @@ class Watcher:
         self,
         key: Hashable,
         rank: StepRank,
-        record: FunctionRecord | None,
+        record: MaybeRecord,
     ) -> None:
         """Count a call; it may end a step, or start the trace."""
         count = self._candidates.count(key, rank)
@@ -512,7 +512,7 @@ class Watcher:
                 is_last=is_last,
             )
 
-    def _open_trace(self, key: Hashable, record: FunctionRecord | None) -> None:
+    def _open_trace(self, key: Hashable, record: MaybeRecord) -> None:
         """Trace a key's calls as steps, and discard a trace of calls less like a step."""
         self.trace.discard()
         self._growth = None
@@ -669,7 +669,7 @@ class Hooks:
 
         self._skips = False
 
-    def _note_op(self, _: Any, args: Arguments, __: FrameType | None) -> None:
+    def _note_op(self, _: Any, args: Arguments, __: Frame) -> None:
         """Note an eager op that finds no memory, as Keras reports no errors to callbacks."""
         status = args[0]
         if status.code == tf.errors.RESOURCE_EXHAUSTED:
@@ -680,7 +680,7 @@ class Hooks:
         self,
         _: Any,
         args: Arguments,
-        frame: FrameType | None,
+        frame: Frame,
     ) -> None:
         self._watcher.reset_tape(None, args, frame)
         self._watcher.objects.add_tape(args[0], frame)
@@ -690,7 +690,7 @@ class Hooks:
         runs = owner is _SESSION or tf.executing_eagerly()
         return runs and not getattr(self._local, "inside", False)
 
-    def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
+    def _around(self, owner: Any, name: str, call: Call) -> None:
         """Let ``call(old, thing, args, kwargs)`` make the outermost calls of a method."""
 
         def wrapper(old: Any, thing: Any, *args: Any, **kwargs: Any) -> Any:

@@ -110,7 +110,7 @@ def make_server() -> Any:
         try:
             if call.name not in tools:
                 known = ", ".join(tools)
-                raise InputError(f"There is no tool {call.name}.", hint=f"Use {known}.")
+                raise InputError(f"There is no tool {call.name}.", f"Use {known}.")
 
             return await tools[call.name].run(call.arguments or {}, report)
         except InputError as error:
@@ -170,7 +170,7 @@ class ToolCommand:
         unknown = ", ".join(arguments.keys() - self._parameters.keys())
         if unknown:
             known = ", ".join(self._parameters)
-            raise InputError(f"{self.name} has no {unknown}.", hint=f"Use {known}.")
+            raise InputError(f"{self.name} has no {unknown}.", f"Use {known}.")
 
         options: list[str] = []
         positions: list[str] = []

@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from analyzer.model.recording.timeline import alive_at, main_allocator_rows, timeline
+from analyzer.model.contract.fields import IntOrNone
+from analyzer.model.recording.records import alive_at, main_allocator_rows, timeline
 from analyzer.model.units import format_bytes
 from analyzer.report.untrusted import printable
 from analyzer.tracing.measure.measured_recording import open_measured
@@ -26,8 +27,8 @@ class BlockMeasure:
 
     peak_bytes: int = 0
     growth_bytes: int = 0
-    at_peak: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
-    left: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
+    at_peak: pd.DataFrame = field(default_factory=pd.DataFrame)
+    left: pd.DataFrame = field(default_factory=pd.DataFrame)
     method: str = ""  # a sentence about the source of the figures
 
     def read(self, folder: Path) -> None:
@@ -68,8 +69,8 @@ def tracing_block() -> Iterator[BlockMeasure]:
 
 def describe_excess(
     measure: BlockMeasure,
-    memory: int | None,
-    growth: int | None,
+    memory: IntOrNone,
+    growth: IntOrNone,
 ) -> str:
     """Return the limits in bytes that are exceeded, with the largest tensors; empty if none is."""
     at_peak = tensor_lines(measure.at_peak, "alive at the peak")
@@ -90,7 +91,7 @@ def describe_excess(
 def _state_excess(
     words: str,
     size: int,
-    limit: int | None,
+    limit: IntOrNone,
     tensors: Iterator[str],
 ) -> Iterator[str]:
     """Yield a line about a size above its limit, and the lines about its tensors."""

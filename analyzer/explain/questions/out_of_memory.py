@@ -14,8 +14,7 @@ from analyzer.explain.buffer_words import describe_largest, evidence_row, in_bra
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.report_file import UnservedRequest
 from analyzer.model.contract.run_note import FailedStep, WatchNote
-from analyzer.model.recording.records import Finding, Severity
-from analyzer.model.recording.timeline import alive_at
+from analyzer.model.recording.records import Finding, Severity, alive_at
 from analyzer.model.units import format_bytes, parse_bytes
 
 # op_kernel.cc: "OOM when allocating tensor with shape[8,64] and type float on DEVICE by allocator X"

@@ -16,8 +16,7 @@ from analyzer.model.contract.report_file import (
     TrendFigures,
 )
 from analyzer.model.contract.run_note import DataStage, LargeConstant, WatchNote
-from analyzer.model.recording.records import Finding, Recording, Severity
-from analyzer.model.recording.timeline import find_own_peak
+from analyzer.model.recording.records import Finding, Recording, Severity, find_own_peak
 from analyzer.model.units import format_bytes
 
 _LEAST_BYTES = 8 << 20

@@ -17,8 +17,7 @@ from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.run_note import HeldTensors, WatchNote
-from analyzer.model.recording.records import Finding, Severity
-from analyzer.model.recording.timeline import find_own_peak
+from analyzer.model.recording.records import Finding, Severity, find_own_peak
 from analyzer.model.units import format_bytes, times
 
 # a holder leaks if it keeps tensors of more traced steps than this

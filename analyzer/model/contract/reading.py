@@ -107,10 +107,10 @@ def read_record(
     except _NewerVersionError:
         raise TraceError(
             f"{path} was written by a newer version.",
-            hint="Upgrade tf-memory-analyzer.",
+            "Upgrade tf-memory-analyzer.",
         ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise TraceError(f"{path} is damaged ({error}).", hint=hint) from None
+        raise TraceError(f"{path} is damaged ({error}).", hint) from None
 
     return decoded
 

@@ -4,8 +4,6 @@ New fields have defaults and unknown fields are ignored, so older and newer repo
 of a number ends with its unit: ``_bytes``, ``_s``, ``_ps``, ``_ratio`` (0 to 1).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -16,7 +14,7 @@ from operator import index
 from pathlib import Path
 from typing import Annotated, Any, Literal, SupportsIndex
 
-from msgspec import DecodeError, Meta, Struct, field, to_builtins
+from msgspec import DecodeError, Meta, Struct, to_builtins
 from msgspec.json import encode
 from msgspec.json import format as indented
 from msgspec.structs import asdict
@@ -28,6 +26,7 @@ from analyzer.model.contract.fields import (
     Choice,
     EvidenceRow,
     Instant,
+    IntOrNone,
     Lengths,
     Name,
     ReportRecord,
@@ -51,6 +50,7 @@ from analyzer.model.errors import AnalyzerError
 from analyzer.model.units import BoundedBytes
 
 TotalOrNone = Total | None  # None if unknown
+Texts = tuple[Text, ...]
 
 
 class PeakFigures(TwoSizes, frozen=True, kw_only=True):
@@ -179,7 +179,7 @@ class TrustFigures(ReportRecord, frozen=True, kw_only=True):
     largest_difference_bytes: Total = 0
     damages: tuple[DamageRow, ...] = ()
     replay: ReplayCheck | None = None
-    says: tuple[Text, ...] = ()
+    says: Texts = ()
 
 
 class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
@@ -190,7 +190,7 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     high_bytes: TotalOrNone
     allocated_low_bytes: TotalOrNone
     allocated_high_bytes: TotalOrNone
-    because: tuple[Text, ...]
+    because: Texts
     unsized: Total  # tensors of unknown size, which count as 0
     workspace_bytes: TotalOrNone = None  # part of the upper bounds due to cuDNN
     limit_low_bytes: TotalOrNone = None  # lower bound of the least memory limit
@@ -313,7 +313,7 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     headline: Text
 
     @property
-    def pool_limit_bytes(self) -> int | None:
+    def pool_limit_bytes(self) -> IntOrNone:
         """The part of the limit that TensorFlow's pool may take; None without a limit."""
         beside = None if self.need is None else self.need.beside_pool
         if self.limit_bytes is None or beside is None:
@@ -406,7 +406,7 @@ class SimulatedCardNotice(ReportRecord, frozen=True, kw_only=True):
     """A run on simulated cards."""
 
     cards: tuple[Name, ...] = ()
-    assumed: tuple[Text, ...] = ()
+    assumed: Texts = ()
     settings: tuple[AssumedSetting, ...] = ()
 
 
@@ -553,8 +553,8 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     uncertainty: StatedRange | None = None
     # whether a trace is complete; None for a prediction
     integrity: TrustFigures | None = None
-    warnings: tuple[Text, ...] = ()
-    notes: tuple[Text, ...] = ()
+    warnings: Texts = ()
+    notes: Texts = ()
     simulated_card: SimulatedCardNotice | None = None
     cards: tuple[CardUse, ...] = ()
     # devices of all hosts, the one with the least room first: the rest of the report is about it
@@ -562,12 +562,12 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     error: Failure | None = None
     failure: UnservedRequest | None = None
     program: ProgramFigures | None = None
-    answer: tuple[Text, ...] = ()  # the verdict, one number, and one thing to do
+    answer: Texts = ()  # the verdict, one number, and one thing to do
     next_command: Text = ""  # continues from this report
     # full length of each list that was shortened
-    shortened: Lengths = field(default_factory=dict)
+    shortened: Lengths = {}
     # of the libraries and of this package
-    versions: dict[Name, Name] = field(default_factory=dict)
+    versions: dict[Name, Name] = {}
 
 
 DIFF_VERSION = 1
@@ -648,7 +648,7 @@ class DiffFile(ReportRecord, frozen=True, kw_only=True):
     headline: Text  # which side needs more, and by how much
     number: Text  # the needs and the requested peaks
     action: Text  # the category and the layer that changed most
-    notes: tuple[Text, ...]
+    notes: Texts
     a: DiffSide
     b: DiffSide
     peak: tuple[PeakOfBoth, ...]
@@ -658,7 +658,7 @@ class DiffFile(ReportRecord, frozen=True, kw_only=True):
     timelines: CurvesOfBoth
     next_command: Text = ""
     # full length of each list that was shortened
-    shortened: Lengths = field(default_factory=dict)
+    shortened: Lengths = {}
 
 
 # a value of JSON

@@ -49,8 +49,13 @@ from analyzer.model.recording.labels import (
     Labels,
     Mask,
 )
-from analyzer.model.recording.records import COPY_ROLE, DROPPED_ROLE, SUMS_ROLE, Step
-from analyzer.model.recording.timeline import Instants
+from analyzer.model.recording.records import (
+    COPY_ROLE,
+    DROPPED_ROLE,
+    SUMS_ROLE,
+    Instants,
+    Step,
+)
 
 PACKED_ROLE = "gradients packed for the all-reduce"
 REDUCED_ROLE = "all-reduced gradients"
@@ -480,8 +485,7 @@ def _list_rules_without_op(
 
     yield unnamed, Category.TEMPORARY, POOL_THREAD_ROLE
 
-    folded = _is_folded(allocations)
-    yield folded, Category.CONSTANT, "constant computed beforehand"
+    yield _is_folded(allocations), Category.CONSTANT, "constant computed beforehand"
     yield lives.before & is_captured, Category.CONSTANT, "made before the steps"
 
     yield ~named, None, ""
@@ -500,8 +504,7 @@ def _list_rules_by_op(
     inside = lives.inside
     is_backward = phases == 1
 
-    value = describe_value(Phase.BACKWARD, carries_gradient=True)
-    yield is_backward & is_value, *value
+    yield is_backward & is_value, *describe_value(Phase.BACKWARD, carries_gradient=True)
     yield is_backward, *describe_value(Phase.BACKWARD)
     yield phases == 2, *describe_value(Phase.UPDATE)
 

@@ -35,8 +35,9 @@ from analyzer.model.contract.report_file import (
     plain_report,
 )
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.recording.records import Recording, TextNumbers
-from analyzer.model.recording.timeline import (
+from analyzer.model.recording.records import (
+    Recording,
+    TextNumbers,
     category_codes,
     category_sums,
     earlier_categories,

@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import InputError
 from analyzer.model.units import GRANULE_BYTES, round_up
 
@@ -45,7 +46,7 @@ class BfcOptions:
         if not 0 < self.memory_limit_bytes <= UNLIMITED_BYTES:
             raise InputError(
                 f"A memory limit of {self.memory_limit_bytes} bytes cannot be simulated.",
-                hint="Give more than 0 bytes and at most 64 TiB.",
+                "Give more than 0 bytes and at most 64 TiB.",
             )
 
     def under(self, memory_limit_bytes: int) -> BfcOptions:
@@ -113,7 +114,7 @@ class BfcAllocator:
     def allocate(
         self,
         requested_bytes: int,
-        region_address: int | None = None,
+        region_address: IntOrNone = None,
     ) -> Chunk | None:
         """Return the chunk for a request; None if it does not fit.
 
@@ -193,7 +194,7 @@ class BfcAllocator:
         del self._free_chunks[chunk.address]
         del self._free[bisect_left(self._free, (chunk.size_bytes, chunk.address))]
 
-    def _extend(self, rounded_bytes: int, known_address: int | None) -> bool:
+    def _extend(self, rounded_bytes: int, known_address: IntOrNone) -> bool:
         """Take a region that can hold the request; return whether the limit allows it."""
         left_bytes = self.options.memory_limit_bytes - self.pool_bytes
         available_bytes = left_bytes // GRANULE_BYTES * GRANULE_BYTES
@@ -216,7 +217,7 @@ class BfcAllocator:
 
         return True
 
-    def _choose_address(self, size_bytes: int, known_address: int | None) -> int:
+    def _choose_address(self, size_bytes: int, known_address: IntOrNone) -> int:
         """Return the address of a new region: the known one if it is free, else beside the others."""
         count = len(self.region_bytes)
         address = known_address

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.report_file import ReplayCheck, ReplayFailure
 from analyzer.model.errors import InputError, TraceError
 from analyzer.model.recording.records import TRIAL, WORKSPACE, Recording
@@ -107,7 +108,7 @@ def from_allocations(
     allocations: pd.DataFrame,
     *,
     allocator: str | None = None,
-    n_events: int | None = None,
+    n_events: IntOrNone = None,
 ) -> Sequence:
     """Return the births and frees of the rows of an allocations table, in order.
 
@@ -196,7 +197,7 @@ def _check_sizes(rows: Table, requested: Table) -> None:
         raise TraceError(
             f"Row {rows[at]} asks for {requested[at]} bytes, which is impossible"
             f" ({int(wrong.sum())} such rows).",
-            hint=f"Sizes are 0 to {format_bytes(MAX_REQUEST_BYTES)}: the trace is damaged.",
+            f"Sizes are 0 to {format_bytes(MAX_REQUEST_BYTES)}: the trace is damaged.",
         )
 
 

@@ -185,6 +185,10 @@ class Offer(NamedTuple):
 # None of an algorithm that cannot compute a convolution.
 MaybeOffer = Offer | None
 
+# of the share of a card's speed, see ``_make_offer``; rows, columns and depth of a product of matrices
+Factors = tuple[float, float, float, float]
+Product = tuple[int, int, int]
+
 # Algorithms with at most this factor of the shortest modelled time may be the fastest on a card.
 LIKELY = 2.0
 
@@ -207,9 +211,9 @@ def _make_offer(
     workspace_bytes: int,
     *,
     share: float,
-    factors: tuple[float, float, float, float],
+    factors: Factors,
     launch: float,
-    product: tuple[int, int, int] | None = None,
+    product: Product | None = None,
     products: int = 1,
     operations: int = 1,
     splits: bool = False,
@@ -254,7 +258,7 @@ def _make_offer(
     return Offer(workspace_bytes, computing + moving + launch)
 
 
-def _find_product(on: ConvolutionOnCard) -> tuple[int, int, int]:
+def _find_product(on: ConvolutionOnCard) -> Product:
     """Return rows, columns and depth of a direct convolution's matrix product."""
     taps = on.channels * on.window_area
     if on.is_forward:
@@ -272,7 +276,7 @@ def _find_product(on: ConvolutionOnCard) -> tuple[int, int, int]:
 def _find_transformed_product(
     on: ConvolutionOnCard,
     tiles: int,
-) -> tuple[int, int, int]:
+) -> Product:
     """Return rows, columns and depth of the product for each point of a transformed tile."""
     if on.is_filter_gradient:
         return max(on.channels, on.filters), min(on.channels, on.filters), tiles
@@ -385,7 +389,7 @@ def find_winograd(
     tile: int,
     products: int,
     shares: tuple[float, float, float],
-    factors: tuple[float, float, float, float],
+    factors: Factors,
     launch: float,
 ) -> MaybeOffer:
     """``winograd_nonfused``; its transformed tensors are float32, one for each product: all rows.

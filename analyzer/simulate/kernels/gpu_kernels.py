@@ -32,15 +32,7 @@ from analyzer.model.graph.host_copies import (
     runs_on_host,
 )
 from analyzer.simulate.kernels import cpu_kernels as cpu
-from analyzer.simulate.kernels.cudnn_algorithms import (
-    PASSES,
-    Axes,
-    Convolution,
-    find_likely_bytes,
-    find_offers,
-    has_tensor_cores,
-)
-from analyzer.simulate.kernels.op_call import (
+from analyzer.simulate.kernels.cpu_kernels import (
     ELSEWHERE,
     NO_BUFFER,
     Call,
@@ -55,6 +47,14 @@ from analyzer.simulate.kernels.op_call import (
     forward,
     plan_allocation,
     without_zeros,
+)
+from analyzer.simulate.kernels.cudnn_algorithms import (
+    PASSES,
+    Axes,
+    Convolution,
+    find_likely_bytes,
+    find_offers,
+    has_tensor_cores,
 )
 
 ALLOCATOR = "GPU_0_bfc"  # TensorFlow's name of the allocator of the first card

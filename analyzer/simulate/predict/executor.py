@@ -19,11 +19,11 @@ takes the predicate from a list or an optional.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeVar
 
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.run_note import CONSTANTS, op_types
 from analyzer.model.graph.graph_index import reach
 from analyzer.simulate.predict.ledger import Ledger, Tensor, share
@@ -77,8 +77,6 @@ Task = tuple[int, Iteration]
 # The buffers of a node's outputs, without those in a branch that is not taken.
 Outputs = dict[int, Tensor]
 
-_Item = TypeVar("_Item")
-
 
 class EdgeOrder:
     """The out-edges of each node in one possible order.
@@ -89,7 +87,7 @@ class EdgeOrder:
 
     def __init__(self, prepared: Prepared, random: Random) -> None:
         roots = [node for node, count in enumerate(prepared.waits_for) if not count]
-        self.roots = _shuffle(roots, random)
+        self.roots = random.sample(roots, len(roots))
         self.data = list(prepared.data_out)
         self.control = list(prepared.control_out)
 
@@ -100,12 +98,8 @@ class EdgeOrder:
             is_rewritten = any(kind.startswith("_Mkl") for kind in types)
 
             if is_rewritten or len(data) + len(control) > ORDERED_EDGES:
-                self.data[node] = _shuffle(data, random)
-                self.control[node] = _shuffle(control, random)
-
-
-def _shuffle(items: Sequence[_Item], random: Random) -> list[_Item]:
-    return random.sample(items, len(items))
+                self.data[node] = random.sample(data, len(data))
+                self.control[node] = random.sample(control, len(control))
 
 
 class Executor:
@@ -403,7 +397,7 @@ class ControlFlow:
 
         return [part for part in parts if self._ops[part].type not in ignored]
 
-    def _count(self, node: int) -> int | None:
+    def _count(self, node: int) -> IntOrNone:
         """Return the trips that a comparison of a counter allows; None for another part."""
         further = _COUNTS.get(self._ops[node].type)
         if further is None or len(self._sources[node]) != 2:
@@ -442,7 +436,7 @@ class ControlFlow:
 
         return sources if is_loop else []
 
-    def _find_value(self, node: int) -> int | None:
+    def _find_value(self, node: int) -> IntOrNone:
         """Return a number that the graph tells: a constant, an argument, or a counter at its end."""
         source = self._find_source(node)
         op = self._ops[source]
@@ -487,7 +481,7 @@ class ControlFlow:
 
         return node
 
-    def _find_entry(self, node: int) -> int | None:
+    def _find_entry(self, node: int) -> IntOrNone:
         """Return the node whose value enters a loop and stays the same in it; None for others."""
         merge = self._sources[node][0] if self._ops[node].type in SWITCHES else node
         edges = self._find_edges(merge)
@@ -502,7 +496,7 @@ class ControlFlow:
 
         return entry if is_same else None
 
-    def _find_stored(self, node: int) -> int | None:
+    def _find_stored(self, node: int) -> IntOrNone:
         """Return the node of the number that a list or an optional got; None if unknown."""
 
         def find_near(part: int) -> list[int]:
@@ -516,7 +510,7 @@ class ControlFlow:
 
         return None
 
-    def _find_outcome(self, predicate: int) -> int | None:
+    def _find_outcome(self, predicate: int) -> IntOrNone:
         """Return the outcome of a check of numbers; None for another predicate."""
         kinds = {self._ops[part].type for part in self._list_parts(predicate)}
         if kinds <= _PASSED:

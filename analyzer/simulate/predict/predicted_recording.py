@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.cards.catalogue import find_gpu, memory_limit
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.contract.run_note import TargetNote
@@ -31,8 +32,8 @@ from analyzer.model.recording.records import (
     Kind,
     Recording,
     conform,
+    find_steps_of_births,
 )
-from analyzer.model.recording.timeline import find_steps_of_births
 from analyzer.model.units import Range, round_up
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import (
@@ -64,7 +65,7 @@ _MOST_DECISIONS = 6  # most decisions to describe one by one
 def predict_note(
     note: RunNote,
     *,
-    limit_bytes: int | None = None,
+    limit_bytes: IntOrNone = None,
     growth: bool = False,
     search: bool = False,
 ) -> Recording:
@@ -77,7 +78,7 @@ def predict_note(
     if not note.ops:
         raise TraceError(
             "The note has no graph to predict from.",
-            hint="Estimate again.",
+            "Estimate again.",
         )
 
     device = CPU
@@ -346,7 +347,7 @@ TRIAL_BYTES = 16 << 20
 HELD_SHARE = 0.015
 
 
-def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedRange:
+def state_range(prediction: Prediction, card_limit_bytes: IntOrNone) -> StatedRange:
     """Return the range of the peak; ``card_limit_bytes`` is None for a CPU."""
     requested = prediction.requested
     below, above = _find_margins(prediction)

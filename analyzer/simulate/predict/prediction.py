@@ -18,8 +18,7 @@ from analyzer.model.contract.fields import Category
 from analyzer.model.contract.run_note import CONSTANTS, DataSize, TensorSpec
 from analyzer.model.errors import InputError
 from analyzer.model.progress import report_stage
-from analyzer.model.recording.records import Step
-from analyzer.model.recording.timeline import running_sum
+from analyzer.model.recording.records import Step, running_sum
 from analyzer.model.units import Range
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import (
@@ -28,7 +27,7 @@ from analyzer.simulate.allocator.replay import (
     from_allocations,
     replay_whole,
 )
-from analyzer.simulate.kernels.op_call import KernelDevice
+from analyzer.simulate.kernels.cpu_kernels import KernelDevice
 from analyzer.simulate.predict.executor import ControlFlow, EdgeOrder, Executor
 from analyzer.simulate.predict.ledger import NO_NODE, Buffer, Ledger
 from analyzer.simulate.predict.prepared_step import Prepared
@@ -152,12 +151,11 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
 
 def _make_variables(prepared: Prepared, ledger: Ledger) -> None:
     """Allocate the variables with their handles, and the scratch memory of initial values."""
-    note = prepared.note
     device = prepared.device
     nodes = {number: node for node, number in prepared.variable_of.items()}
     slots: dict[object, Buffer] = {}
 
-    for number, row in enumerate(note.variables):
+    for number, row in enumerate(prepared.note.variables):
         size_bytes = (device.holds(row) and row.size_bytes) or 0
         is_kernel = row.category == Category.PARAMETER and len(row.shape or ()) > 1
         is_slot = row.category == Category.OPTIMIZER_STATE
@@ -257,7 +255,7 @@ def check_assumptions(note: RunNote, decided: Collection[str]) -> None:
             names = f"Names: {', '.join(known[:6])}."
             raise InputError(
                 f"--assume {name}: no data-dependent loop, branch or size has that name.",
-                hint=names if known else "Nothing in this step depends on data.",
+                names if known else "Nothing in this step depends on data.",
             )
 
 

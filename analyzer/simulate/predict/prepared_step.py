@@ -20,8 +20,12 @@ from analyzer.model.contract.run_note import (
     split_tensor,
 )
 from analyzer.model.errors import InputError
-from analyzer.simulate.kernels.cpu_kernels import plan_unknown
-from analyzer.simulate.kernels.op_call import Call, KernelDevice, MemoryPlan
+from analyzer.simulate.kernels.cpu_kernels import (
+    Call,
+    KernelDevice,
+    MemoryPlan,
+    plan_unknown,
+)
 from analyzer.tracing.parse.run_folder import RunNote
 
 TYPES = read_op_types("simulate/predict/executor_op_types.toml")["types"]

@@ -9,9 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
-from analyzer.model.contract.run_note import (
-    PARAMETER_GRADIENTS as PARAMETER_GRADIENTS,
-)
 from analyzer.model.contract.run_note import Op
 from analyzer.model.graph.graph_index import (
     ScopeTable,

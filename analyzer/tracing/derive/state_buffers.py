@@ -50,6 +50,8 @@ _PRODUCTS = frozenset({"MatMul", "_FusedMatMul", "BatchMatMulV2"})
 _NORMS = frozenset({"FusedBatchNormV3", "_FusedBatchNormEx", "BiasAdd"})
 _WIDEST_KERNEL = 11  # width and height of a convolution's kernel
 
+LabelByRow = dict[int, Label]
+
 # Optimizer in ``ResourceApply...`` -> its slots with the parameter's shape (``training_ops.cc``).
 _SLOTS = {
     **dict.fromkeys(("Momentum", "KerasMomentum", "Adagrad", "AdagradV2"), 1),
@@ -225,7 +227,7 @@ def find_state(
     table: pd.DataFrame,
     structure: GraphIndex,
     steps: Sequence[Step],
-) -> dict[int, Label]:
+) -> LabelByRow:
     """Return category and role of the rows that hold parameters and optimizer state."""
     if not steps:
         return {}
@@ -241,14 +243,13 @@ def _find_frozen(
     table: pd.DataFrame,
     structure: GraphIndex,
     steps: Sequence[Step],
-) -> dict[int, Label]:
+) -> LabelByRow:
     """Return the buffers before all steps and after them that have a size of a layer's weights."""
     sizes = _sizes_of_weights(structure)
     is_before = (table["born"] >= 0) & (table["born"] < steps[0].first)
 
     is_after = table["dies"] > steps[-1].last
-    is_weight = table["requested_bytes"].isin(sizes)
-    rows = np.flatnonzero(is_before & is_after & is_weight)
+    rows = np.flatnonzero(is_before & is_after & table["requested_bytes"].isin(sizes))
 
     return dict.fromkeys(rows.tolist(), _FROZEN)
 
@@ -301,7 +302,7 @@ def _find_held(
     structure: GraphIndex,
     first: Step,
     sizes: set[int],
-) -> dict[int, Label]:
+) -> LabelByRow:
     """Return the variables that exist before the first step, by gradients and new values.
 
     ``sizes`` are those of new values. The initial values of slots follow the parameters. If none is
@@ -355,15 +356,14 @@ def _find_held(
 def _find_new_values(
     table: pd.DataFrame,
     steps: Sequence[Step],
-) -> dict[int, Label]:
+) -> LabelByRow:
     """Return the rows that a step's update leaves behind."""
     ops = table["op"].astype(str).tolist()
     sizes = table["requested_bytes"].tolist()
-    dies = table["dies"].to_numpy()
 
     ends = np.array([step.last for step in steps])
     number = table["step"].fillna(-1).to_numpy(np.int64)
-    outlives = dies > ends[number]
+    outlives = table["dies"].to_numpy() > ends[number]
     found = {}
 
     for row in np.flatnonzero((number >= 0) & outlives).tolist():

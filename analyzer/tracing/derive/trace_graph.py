@@ -16,6 +16,7 @@ import pandas as pd
 
 from analyzer.model.contract.run_note import (
     CONVOLUTIONS,
+    PARAMETER_GRADIENTS,
     Op,
     TensorSpec,
     split_tensor,
@@ -27,12 +28,16 @@ from analyzer.model.graph.graph_index import (
     is_in_gradient_scope,
 )
 from analyzer.model.recording.attribution import FOLDED, RECEIVED
-from analyzer.model.recording.records import AUTOTUNING, Step, TextNumbers
-from analyzer.model.recording.timeline import HOST_ALLOCATORS, Instants
+from analyzer.model.recording.records import (
+    AUTOTUNING,
+    HOST_ALLOCATORS,
+    Instants,
+    Step,
+    TextNumbers,
+)
 from analyzer.tracing.derive.op_names import (
     GUARDS_BYTES,
     LAYOUT,
-    PARAMETER_GRADIENTS,
     find_forward_op,
     find_gradient_kernel,
     find_optimizer,

@@ -8,7 +8,7 @@ import pandas as pd
 from msgspec import structs
 
 from analyzer.cards.catalogue import all_gpus, find_gpu, memory_limit
-from analyzer.model.contract.fields import Category, tensor_bytes
+from analyzer.model.contract.fields import Category, IntOrNone, PathOrNone, tensor_bytes
 from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.contract.run_note import (
@@ -21,13 +21,11 @@ from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex, remove_rewrite
 from analyzer.model.recording.records import (
+    HOST_ALLOCATORS,
     Device,
     Kind,
     Recording,
     Step,
-)
-from analyzer.model.recording.timeline import (
-    HOST_ALLOCATORS,
     card_number,
     choose_allocator,
     find_limit,
@@ -38,9 +36,12 @@ from analyzer.model.recording.timeline import (
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 from analyzer.tracing.derive.state_buffers import find_parts, take_parts
 from analyzer.tracing.derive.trace_graph import derive_graph
-from analyzer.tracing.measure.steps import (
+from analyzer.tracing.measure.buffers_and_steps import (
+    add_earlier_buffers,
+    check_trace,
     find_run_spans,
     find_steps,
+    pair_frees,
 )
 from analyzer.tracing.measure.trace_attribution import (
     AddressIndex,
@@ -49,39 +50,24 @@ from analyzer.tracing.measure.trace_attribution import (
     find_marks,
     label_workspaces,
 )
-from analyzer.tracing.measure.trace_checks import (
-    add_earlier_buffers,
-    check_trace,
-    pair_frees,
-)
 from analyzer.tracing.parse.buffer_plan import Plans
-from analyzer.tracing.parse.event_columns import STACK
-from analyzer.tracing.parse.logdir import (
+from analyzer.tracing.parse.event_columns import STACK, WATCHED_STEP
+from analyzer.tracing.parse.run_folder import (
     GRAPH_FILE,
+    NO_NOTE,
     RUN_FILE,
+    RunNote,
     find_run_file,
     find_traces,
-    list_runs,
-)
-from analyzer.tracing.parse.run_folder import (
-    NO_NOTE,
-    RunNote,
     index_note_graph,
+    list_runs,
     read_run,
 )
-from analyzer.tracing.parse.xplane import (
-    WATCHED_STEP,
-    RawTrace,
-    Span,
-    Spans,
-    Statistic,
-    read_trace,
-)
+from analyzer.tracing.parse.xplane import RawTrace, Span, Spans, Statistic, read_trace
 from analyzer.tracing.xla.compiled_modules import (
     describe_modules,
     divide_temporaries,
     find_plans,
-    find_step_tensors,
     name_call_requests,
     name_module_buffers,
     read_modules,
@@ -111,7 +97,7 @@ def open_measured(
     names = ", ".join(file.name.split(".xplane")[0] for file in chosen or files)
 
     if not chosen:
-        raise TraceError(f"The run has no host {host!r}.", hint=f"It has {names}.")
+        raise TraceError(f"The run has no host {host!r}.", f"It has {names}.")
 
     trace = chosen[0]
     warnings = []
@@ -150,7 +136,7 @@ def measure(
     note: RunNote | None,
     path: Path,
     *,
-    named: Path | None = None,
+    named: PathOrNone = None,
     allocator: str = "",
     warnings: Sequence[str] = (),
 ) -> Recording:
@@ -184,13 +170,13 @@ def measure(
     )
 
     if plans:
-        sharing = Sharing(structure, find_step_tensors(shown))
+        in_steps = shown.loc[shown["step"].notna(), "tensor"]
+        sharing = Sharing(structure, set(in_steps) - {""})
 
     found = _find_warnings(steps, note, main)
 
     if not note.is_captured:
         found += warn_about_modules(raw, plans)
-
         if structure.ops:
             found += _warn_about_cut(shown, main)
 
@@ -271,8 +257,7 @@ def _pair_and_cut(
     steps = find_steps(events, spans)
 
     table = pair_frees(events)
-    earlier = _find_earlier_buffers(table, raw, note)
-    table = add_earlier_buffers(events, table, *earlier)
+    table = add_earlier_buffers(events, table, *_find_earlier_buffers(table, raw, note))
     integrity = check_trace(raw, table, steps, note, main)
 
     table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
@@ -324,10 +309,9 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> str:
     """Return a note about the parts of a TPU's memory."""
     own = events[events["allocator"] == allocator]
     stack = own.loc[own["op"] == STACK, "requested_bytes"].max()
-    heap_bytes = own["peak_in_use_bytes"].max()
 
     limit_bytes = (own["in_use_bytes"] + own["available_bytes"]).max()
-    sizes = (stack, heap_bytes, limit_bytes)
+    sizes = (stack, own["peak_in_use_bytes"].max(), limit_bytes)
     known = [0 if pd.isna(size) else int(size) for size in sizes]
     reserved, heap, limit = map(format_bytes, known)
 
@@ -419,7 +403,7 @@ def _find_earlier_buffers(
 
     index = AddressIndex(table)
 
-    def choose(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, int]:
+    def choose(pairs: Iterable[tuple[IntOrNone, IntOrNone]]) -> dict[int, int]:
         return {
             address: size
             for address, size in pairs

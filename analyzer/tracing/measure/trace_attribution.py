@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.contract.fields import Category, tensor_bytes
+from analyzer.model.contract.fields import Category, IntOrNone, tensor_bytes
 from analyzer.model.contract.run_note import (
     ACCUMULATOR_ROLE,
     CONVOLUTIONS,
@@ -48,28 +48,21 @@ from analyzer.model.recording.labels import (
 )
 from analyzer.model.recording.records import (
     AUTOTUNING,
+    HOST_ALLOCATORS,
     STACK_ROLE,
     TRIAL,
     TRIAL_ROLE,
     WORKSPACE,
     XLA_TRIAL_ROLE,
     Step,
-)
-from analyzer.model.recording.timeline import (
-    HOST_ALLOCATORS,
     find_last_runs,
     is_tpu,
 )
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
-from analyzer.tracing.parse.event_columns import FUNCTION_SPAN, STACK
+from analyzer.tracing.parse.event_columns import FUNCTION_SPAN, MARKER_PREFIX, STACK
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.parse.xplane import (
-    MARKER_PREFIX,
-    RawTrace,
-    Span,
-    find_inside,
-)
+from analyzer.tracing.parse.xplane import RawTrace, Span, find_inside
 
 _PHASES = {"backward": 1, "update": 2}
 
@@ -494,7 +487,7 @@ class AddressIndex:
         self._dies = allocations["dies"].to_numpy()
         self._rows = allocations.groupby("address").indices
 
-    def at(self, address: int, instant: int) -> int | None:
+    def at(self, address: int, instant: int) -> IntOrNone:
         """Return the row that is alive at ``instant`` at ``address``, or None."""
         for row in self._rows.get(address, ()):
             if self._born[row] <= instant < self._dies[row]:
@@ -559,7 +552,7 @@ def _add_unread(
     may_hold = on_card if on_card.any() else may_hold
 
     held = {number for _, number, _ in holdings.values()}
-    wanted: dict[int | None, list[int]] = {}
+    wanted: dict[IntOrNone, list[int]] = {}
 
     for number, variable in enumerate(note.variables):
         if number not in held:

@@ -37,6 +37,8 @@ _FREE, _SHARE = 1, 2  # kinds of heap events (``HeapSimulatorTrace`` in ``hlo.pr
 # Limit of the search for an instruction that names the framework's op.
 _REACH = 64
 
+Axes = tuple[int, ...]  # of a tensor, or positions in nested tuples
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
@@ -54,7 +56,7 @@ class Holder:
     op_name: str  # the framework's op; empty if XLA names none
     op_type: str
     dtype: str
-    shape: tuple[int, ...] | None  # None for a tuple
+    shape: Axes | None  # None for a tuple
     is_argument: bool  # whether it copies a parameter
 
 
@@ -66,7 +68,7 @@ class PlanRegion:
     is_result: bool
     is_tuple: bool
     dtype: str  # of its only value or result; empty and None if it has several
-    shape: tuple[int, ...] | None
+    shape: Axes | None
     op_name: str
     holders: tuple[Holder, ...] = ()  # values of temporaries, in order of ``first``
     moments: int = 0  # number of moments that ``first`` and ``last`` count
@@ -97,7 +99,7 @@ def read_plan(content: bytes) -> BufferPlan:
     except (DecodeError, KeyError, ValueError, IndexError) as error:
         raise TraceError(
             f"The compiled module cannot be read ({type(error).__name__}: {error}).",
-            hint="Repeat the capture.",
+            "Repeat the capture.",
         ) from None
 
 
@@ -122,7 +124,7 @@ class _Module:
         by_name = {one.name: one for one in self._instructions.values()}
 
         # each logical buffer with the instruction that makes it, and its index in a tuple
-        self._buffers: dict[int, tuple[Any, tuple[int, ...]]] = {}
+        self._buffers: dict[int, tuple[Any, Axes]] = {}
         for buffer in self._assignment.logical_buffers:
             place = buffer.defined_at
             name = place.instruction_name
@@ -154,8 +156,8 @@ class _Module:
     def _find_maker(
         self,
         one: Any,
-        index: tuple[int, ...],
-    ) -> tuple[int, tuple[int, ...]]:
+        index: Axes,
+    ) -> tuple[int, Axes]:
         """Return the instruction that makes a value, skipping those that only rename it."""
         for _ in self._instructions:
             if one.opcode == b"tuple" and index:
@@ -174,7 +176,7 @@ class _Module:
     def _make_region(
         self,
         allocation: Any,
-        results: set[tuple[int, tuple[int, ...]]],
+        results: set[tuple[int, Axes]],
     ) -> PlanRegion:
         values = []
 
@@ -338,7 +340,7 @@ def _has_name(instruction: Any) -> bool:
     return instruction.metadata.op_name not in (b"", ARGUMENTS.encode())
 
 
-def _read_shape(maker: Any, index: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+def _read_shape(maker: Any, index: Sequence[int]) -> tuple[str, Axes]:
     """Return element type and axes of a value in an instruction's result."""
     shape = maker.shape
 

@@ -7,11 +7,8 @@ and bytes. A line may hold millions of events, so it is read in blocks, many mes
 operations. Field numbers are of ``xspace``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 from google.protobuf.message import DecodeError
 
+from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.reading import read_table
 from analyzer.model.recording.records import EVENTS, TextNumbers, text_category
 from analyzer.tracing.parse.protobuf import TEXTS, decode_text
@@ -47,18 +45,42 @@ _NUMBER_KEYS = {
 }
 
 
-@dataclass(frozen=True)
 class EventBlock:
-    """Some events of one line, in the order of the file; arrays have the shape ``(n,)``."""
+    """Some events of one line, in the order of the file; arrays have the shape ``(n,)``.
 
-    events: Sequence[bytes]
-    fields: FieldReader
-    name_id: Positions  # key of its name among the plane's event names
-    offset_ps: Positions  # its time after the line's, in picoseconds
-    duration_ps: Positions
-    stat_event: Positions  # the event of each statistic, shape ``(m,)``
-    stat_start: Positions  # position of the statistic, shape ``(m,)``
-    stat_end: Positions
+    Attributes:
+        name_id: Key of each event's name among the plane's event names.
+        offset_ps: Its time after the line's, in picoseconds.
+        stat_event: The event of each statistic, shape ``(m,)``.
+        stat_start, stat_end: Positions of the statistics, shape ``(m,)``.
+    """
+
+    def __init__(self, events: Sequence[bytes]) -> None:
+        """Read the events; a DecodeError says that one is no message."""
+        end = np.cumsum([len(event) for event in events])
+        start = np.append(0, end[:-1])
+
+        self.events = events
+        self.fields = FieldReader(b"".join(events))
+        numbers = np.zeros((3, len(events)), np.int64)
+        stats: list[tuple[Positions, Positions, Positions]] = []
+
+        for rows, (key, at, value, until) in self.fields.walk(start, end):
+            is_stat = key == _STAT_KEY
+            stats.append((rows[is_stat], at[is_stat], until[is_stat]))
+
+            if is_stat.all():
+                continue
+
+            for number, column in enumerate(numbers, 1):
+                here = key == number << 3 | _VARINT
+                column[rows[here]] = value[here]
+
+        none = np.zeros(0, np.int64)
+        columns = zip((none, none, none), *stats, strict=True)
+
+        self.name_id, self.offset_ps, self.duration_ps = numbers
+        self.stat_event, self.stat_start, self.stat_end = map(np.concatenate, columns)
 
     def stats(self, chosen: npt.NDArray[np.bool_]) -> dict[str, Positions]:
         """Return columns of the statistics in a mask of shape ``(m,)``.
@@ -91,33 +113,7 @@ class EventBlock:
 def read_blocks(events: Sequence[bytes]) -> Iterator[EventBlock]:
     """Yield the events of a line in blocks; raise a DecodeError if one is no message."""
     for first in range(0, len(events), _BLOCK_EVENTS):
-        yield _read_block(events[first : first + _BLOCK_EVENTS])
-
-
-def _read_block(events: Sequence[bytes]) -> EventBlock:
-    end = np.cumsum([len(event) for event in events])
-    start = np.append(0, end[:-1])
-
-    fields = FieldReader(b"".join(events))
-    numbers = np.zeros((3, len(events)), np.int64)
-    stats: list[tuple[Positions, Positions, Positions]] = []
-
-    for rows, (key, at, value, until) in fields.walk(start, end):
-        is_stat = key == _STAT_KEY
-        stats.append((rows[is_stat], at[is_stat], until[is_stat]))
-
-        if is_stat.all():
-            continue
-
-        for number, column in enumerate(numbers, 1):
-            here = key == number << 3 | _VARINT
-            column[rows[here]] = value[here]
-
-    none = np.zeros(0, np.int64)
-    columns = zip((none, none, none), *stats, strict=True)
-    stat_columns = [np.concatenate(parts) for parts in columns]
-
-    return EventBlock(events, fields, *numbers, *stat_columns)
+        yield EventBlock(events[first : first + _BLOCK_EVENTS])
 
 
 class FieldReader:
@@ -299,7 +295,7 @@ class PlaneNames:
 
         self._keys = {text: key for key, text in reversed(self.stats.items())}
 
-    def stat_key(self, name: str) -> int | None:
+    def stat_key(self, name: str) -> IntOrNone:
         """Return the key of a statistic, None if the plane has none of this name."""
         return self._keys.get(name)
 
@@ -638,10 +634,9 @@ class KernelColumns:
         called, first = np.unique(self._launches.pop("number"), return_index=True)
         place = pd.Index(called).get_indexer(self._kernels.pop("number"))
 
-        ops = self._kernels.pop("op")
         table = pd.DataFrame(
             {
-                "annotation": text_category(ops, self._texts.texts),
+                "annotation": text_category(self._kernels.pop("op"), self._texts.texts),
                 # The last entry is that of no call.
                 "start_ps": np.append(start[first], 0)[place],
                 "thread": np.append(line[first] + 1, 0)[place],

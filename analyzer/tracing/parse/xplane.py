@@ -27,12 +27,13 @@ from analyzer.model.progress import report_stage
 from analyzer.model.recording.records import (
     AUTOTUNING,
     EVENTS,
+    HOST_ALLOCATORS,
     DamageReason,
     TextNumbers,
     conform,
     describe_damage,
+    find_last_runs,
 )
-from analyzer.model.recording.timeline import HOST_ALLOCATORS, find_last_runs
 from analyzer.tracing.parse.event_columns import (
     CALL,
     CAPTURED,
@@ -48,10 +49,8 @@ from analyzer.tracing.parse.event_columns import (
     read_blocks,
     read_run_ids,
 )
-from analyzer.tracing.parse.event_columns import MARKER_PREFIX as MARKER_PREFIX
-from analyzer.tracing.parse.event_columns import WATCHED_STEP as WATCHED_STEP
-from analyzer.tracing.parse.logdir import suggest_command
 from analyzer.tracing.parse.protobuf import Event, PlainLine, PlainSpace, decode_text
+from analyzer.tracing.parse.run_folder import suggest_command
 
 # Minimum average size of an event: name, start and length. TensorFlow's events have 27 to 64 bytes;
 # millions of empty ones would only fill memory.
@@ -135,27 +134,27 @@ def read_trace(path: Path) -> RawTrace:
         if not any(plane.lines or plane.event_metadata for plane in space.planes):
             raise TraceError(
                 f"{path} holds no profiler planes.",
-                hint="Expected the .xplane.pb of tf.profiler; repeat the trace.",
+                "Expected the .xplane.pb of tf.profiler; repeat the trace.",
             )
 
         raw = _Reading(space).trace()
     except DecodeError:
         raise TraceError(
             f"{path} is not a profiler trace, or is truncated.",
-            hint=suggest_command(path)
+            suggest_command(path)
             or "Expected the .xplane.pb of tf.profiler; unpack an archive, copy the file again, or "
             "repeat the trace.",
         ) from None
     except ValueError as error:
         raise TraceError(
             f"{path} is damaged ({error}).",
-            hint=suggest_command(path) or "Copy the file or repeat the trace.",
+            suggest_command(path) or "Copy the file or repeat the trace.",
         ) from None
 
     if raw.events.empty:
         raise TraceError(
             f"{path} holds no memory events.",
-            hint="TensorFlow's CPU allocator records none unless TF_CPU_ALLOCATOR_USE_BFC=1 is set "
+            "TensorFlow's CPU allocator records none unless TF_CPU_ALLOCATOR_USE_BFC=1 is set "
             "before TensorFlow is imported; cuda_malloc_async records none. `analyze trace MODEL` "
             "captures with the right settings.",
         )
@@ -172,18 +171,18 @@ def _read_content(path: Path) -> bytes:
     except OSError as error:
         raise TraceError(
             f"{path} cannot be read: {error.strerror or error}.",
-            hint="Name an existing .xplane.pb, run folder or logdir.",
+            "Name an existing .xplane.pb, run folder or logdir.",
         ) from None
     except ValueError as error:
         raise TraceError(
             f"{path} cannot be read: {error}.",
-            hint="Copy the file again from its source. A trace has at most 2 GiB.",
+            "Copy the file again from its source. A trace has at most 2 GiB.",
         ) from None
 
     if not content:
         raise TraceError(
             f"{path} is empty.",
-            hint="The profiler probably stopped before it wrote; repeat the trace.",
+            "The profiler probably stopped before it wrote; repeat the trace.",
         )
 
     return content

@@ -50,10 +50,10 @@ from analyzer.model.recording.records import (
     IDLE_ROLE,
     Step,
     conform,
+    running_sum,
 )
-from analyzer.model.recording.timeline import running_sum
 from analyzer.tracing.derive.op_names import find_optimizer, plain_scope
-from analyzer.tracing.measure.steps import MODULE_TYPES
+from analyzer.tracing.measure.buffers_and_steps import MODULE_TYPES
 from analyzer.tracing.parse.buffer_plan import (
     ARGUMENTS,
     BufferPlan,
@@ -69,6 +69,10 @@ _NUMBER = re.compile(r"\(\d+\)$")
 _JAX_MODULE = ("jit_", "pjit_", "pmap_")  # start of the names of JAX's modules
 _BYTES = frozenset({"int8", "uint8"})  # element types of a workspace
 _LEAST_UNIQUE = 4096  # a lone request below this size does not identify a module
+
+_Fit = tuple[
+    str, list[PlanRegion]
+]  # a module, and its regions in the order of the requests
 
 
 def read_modules(raw: RawTrace) -> dict[str, BufferPlan]:
@@ -160,12 +164,12 @@ def match_requests(
     table: pd.DataFrame,
     raw: RawTrace,
     plans: Plans,
-) -> Iterator[tuple[list[int], list[tuple[str, list[PlanRegion]]]]]:
+) -> Iterator[tuple[list[int], list[_Fit]]]:
     """Yield runs of rows whose sizes equal a module's buffer assignment, and all such modules.
 
     The longest run counts. A module's regions are in the order of the rows.
     """
-    by_first: dict[int, list[tuple[str, list[PlanRegion]]]] = {}
+    by_first: dict[int, list[_Fit]] = {}
 
     for name, plan in plans.items():
         regions = [one for one in plan if one.size_bytes]
@@ -318,11 +322,6 @@ def find_plans(
                 plans[op.name] = plan
 
     return plans
-
-
-def find_step_tensors(allocations: pd.DataFrame) -> set[str]:
-    """Return the tensors of the graph that lie in a buffer of a step, or in a part of one."""
-    return set(allocations.loc[allocations["step"].notna(), "tensor"]) - {""}
 
 
 def divide_temporaries(

@@ -87,6 +87,7 @@ _KINDS = {
     "maybe-live-out": "results",
 }
 _MOST_ROWS = 12
+_Rows = list[tuple[int, str, str]]  # bytes, name, and shape or kind
 
 
 def describe_assignment(path: Path) -> list[str]:
@@ -100,11 +101,11 @@ def describe_assignment(path: Path) -> list[str]:
     if total is None:
         raise TraceError(
             f"{path} has no total of XLA's buffers.",
-            hint="Dump the module again.",
+            "Dump the module again.",
         )
 
     sums: Counter[str] = Counter()
-    allocations: list[tuple[int, str, str]] = []
+    allocations: _Rows = []
 
     for number, size, unit, facts in _ALLOCATION.findall(text):
         kinds = (name for mark, name in _KINDS.items() if mark in facts)
@@ -113,8 +114,7 @@ def describe_assignment(path: Path) -> list[str]:
         allocations.append((size_bytes, f"allocation {number}", kind))
         sums[kind] += size_bytes
 
-    found = _VALUE.findall(text)
-    values = [(int(size), name, shape) for name, size, shape in found]
+    values = [(int(size), name, shape) for name, size, shape in _VALUE.findall(text)]
 
     return list(_describe(int(total[1]), sums, values, allocations))
 
@@ -122,8 +122,8 @@ def describe_assignment(path: Path) -> list[str]:
 def _describe(
     total_bytes: int,
     sums: Counter[str],
-    values: list[tuple[int, str, str]],
-    allocations: list[tuple[int, str, str]],
+    values: _Rows,
+    allocations: _Rows,
 ) -> Iterator[str]:
     """Yield the total with its kinds, and the largest values, or allocations without values."""
     parts = [f"{kind} {format_bytes(size)}" for kind, size in sums.most_common()]

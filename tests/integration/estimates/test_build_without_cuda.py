@@ -1,7 +1,5 @@
 """A card's graph from a TensorFlow without CUDA, which lacks the ops that swap tensors to the host."""
 
-from __future__ import annotations
-
 import types
 
 import pytest

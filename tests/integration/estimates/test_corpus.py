@@ -1,7 +1,5 @@
 """Targets of many forms: each can be estimated and traced, or is refused in one clear line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An estimate against a trace of the same step."""
 
-from __future__ import annotations
-
 import pytest
 from workbench import Workbench
 

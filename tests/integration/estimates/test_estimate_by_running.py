@@ -1,7 +1,5 @@
 """Estimates for cards that run the step on simulated ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

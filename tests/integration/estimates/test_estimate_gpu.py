@@ -1,7 +1,5 @@
 """Estimates for cards without a run: the graph, the totals and invariants."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The step of a Keras model as a target takes the memory of the same model's ``fit`` in a script."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """``analyze fit``: the batch found, held against TensorFlow's own allocator under that limit."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import subprocess
@@ -24,7 +22,7 @@ from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import StepOutOfMemory
 from analyzer.session.opening import open_result
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RUN_FILE
 
 MODELS = """
 import keras

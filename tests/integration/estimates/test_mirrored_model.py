@@ -1,7 +1,5 @@
 """A Keras model of a MirroredStrategy: traced on one device and on two cards, and estimated."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

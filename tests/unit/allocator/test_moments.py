@@ -1,7 +1,5 @@
 """The moments inside a compiled step (events of kind 0) are none of the allocator's doings."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from workloads import from_events, sample

@@ -1,14 +1,12 @@
 """Inputs for the allocator's tests: tables, random workloads, and recorded samples."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from analyzer.model.recording.timeline import pair_events
+from analyzer.model.recording.records import pair_events
 from analyzer.simulate.allocator.replay import Sequence, from_allocations
 
 DATA = Path(__file__).parent / "data"

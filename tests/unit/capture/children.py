@@ -1,7 +1,5 @@
 """Children that stand in for the one that runs TensorFlow: they say and do what a test asks for."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Several captures in copies of one process: each as in a process of its own, nothing left of any."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -15,8 +13,7 @@ from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.model.contract.child_messages import CaptureKind, CaptureOptions
 from analyzer.model.errors import FailureKind, TargetError
-from analyzer.tracing.parse.logdir import RUN_FILE
-from analyzer.tracing.parse.run_folder import RunNote, read_run
+from analyzer.tracing.parse.run_folder import RUN_FILE, RunNote, read_run
 
 pytestmark = [
     pytest.mark.tf,

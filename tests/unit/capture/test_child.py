@@ -1,7 +1,5 @@
 """A child that dies, hangs, forks or talks nonsense: it ends, and nothing that it started is left."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Run folders: whole or not at all, each in a place of its own, and nothing of others' removed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

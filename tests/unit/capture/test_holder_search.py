@@ -1,7 +1,5 @@
 """An object's holder is named by the user's name for it, with the line that adds to it."""
 
-from __future__ import annotations
-
 import gc
 import inspect
 import queue

@@ -1,7 +1,5 @@
 """Every option on every form of target is either honoured or refused with a sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -13,11 +11,12 @@ from analyzer.capture.targets.target_spec import (
     check_honoured,
     parse_target,
 )
+from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.errors import InputError, TargetError
 
 
 def test_options_with_one_reason_share_one_error() -> None:
-    both = {"--loss", "--optimizer", "--batch-size"}
+    both = CaptureOptions(loss="mse", optimizer="sgd", batch_size=8)
     with pytest.raises(InputError) as raised:
         check_honoured("a.py:step", TargetForm.STEP, both)
     assert "--optimizer and --loss cannot" in raised.value.message

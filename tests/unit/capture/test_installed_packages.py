@@ -1,7 +1,5 @@
 """The installed TensorFlow and Keras are checked before anything starts."""
 
-from __future__ import annotations
-
 import pytest
 
 from analyzer.capture.process import child_environment as packages

@@ -1,7 +1,5 @@
 """A capture whose child is played by a script: what is told, what is kept, what is left."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """A script is run as Python runs it: what it is given, what it writes, how it ends."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Errors of the user's own code, told by the line that they come from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """TensorFlow's memory limit, against the limits that TensorFlow printed on real cards."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

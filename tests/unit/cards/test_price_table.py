@@ -1,7 +1,5 @@
 """The user's table of prices."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -26,23 +24,22 @@ def test_cards_are_found_by_any_name_and_the_lowest_price_counts(
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("text", "words"),
     [
-        ("a.csv", "t4,cheap\n", "'t4,cheap' has no price"),
-        ("a.csv", "t4,nan\n", "'t4,nan' has no price"),
-        ("a.csv", "t4\n", "'t4' has no price"),
-        ("a.csv", "", "holds no card"),
-        ("a.csv", "gtx-nothing-4711,1\n", "No card is called 'gtx-nothing-4711'"),
+        ("t4,cheap\n", "'t4,cheap' has no price"),
+        ("t4,nan\n", "'t4,nan' has no price"),
+        ("t4\n", "'t4' has no price"),
+        ("", "holds no card"),
+        ("gtx-nothing-4711,1\n", "No card is called 'gtx-nothing-4711'"),
     ],
 )
-def test_a_malformed_table_is_one_line(
-    tmp_path: Path, name: str, text: str, words: str
-) -> None:
-    (tmp_path / name).write_text(text)
+def test_a_malformed_table_is_one_line(tmp_path: Path, text: str, words: str) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text(text)
     with pytest.raises(InputError, match=words) as raised:
-        read_prices(tmp_path / name)
+        read_prices(table)
     assert raised.value.hint
-    assert name in raised.value.message
+    assert table.name in raised.value.message
 
 
 def test_prices_need_all_cards_and_a_file(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """What cannot be used: exit 2, one line that says what to do, no traceback, nothing left behind."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil

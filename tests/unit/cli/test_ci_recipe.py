@@ -1,7 +1,5 @@
 """The action of docs/ci.md: its script runs as it is, on sample traces, with a stand-in for GitHub."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

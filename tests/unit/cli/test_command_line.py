@@ -1,7 +1,5 @@
 """What the command line says of itself, and where results go."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess
@@ -146,7 +144,7 @@ def test_an_encoding_without_box_characters(rest: str, folder: Path) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
-    line = f"$ANALYZE trace {sample_folder('transformer')} | head -c 1"
+    line = f"$ANALYZE trace {sample_folder('infer')} | head -c 1"
     code, out, err = shell(line, folder)
     assert (code, err, len(out)) == (0, b"", 1)
 

@@ -1,7 +1,5 @@
 """``analyze`` without arguments offers commands for a project's files and imports none of them."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The list of cards in a narrow terminal."""
 
-from __future__ import annotations
-
 import pytest
 from builders import analyze
 

@@ -1,7 +1,5 @@
 """Names in a trace are untrusted: they appear as text wherever they are shown."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

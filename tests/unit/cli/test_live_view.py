@@ -1,7 +1,5 @@
 """The view of a running script: its latest reading and the slope."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The magic in a real IPython shell."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

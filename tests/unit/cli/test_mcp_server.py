@@ -1,7 +1,5 @@
 """The MCP server, with the client of the same package."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

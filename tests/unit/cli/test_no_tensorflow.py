@@ -1,7 +1,5 @@
 """Opening a trace imports neither TensorFlow nor Keras: told by the import system itself."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

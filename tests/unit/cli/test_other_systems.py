@@ -1,7 +1,5 @@
 """Reading, ``oom``, ``gpus`` and ``diff`` work with few packages, and without the names of POSIX."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

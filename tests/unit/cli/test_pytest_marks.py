@@ -1,7 +1,5 @@
 """The marks in a pytest of its own: what fails, what is said, and that nothing happens without them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 That ``--json -`` prints the shortened answer is tested with the server that returns it.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is said of a program from its readings and its stages, and what a failed request asked for."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

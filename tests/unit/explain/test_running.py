@@ -1,7 +1,5 @@
 """What is said of functions that were traced again, by how often."""
 
-from __future__ import annotations
-
 import pytest
 
 from analyzer.explain.running.kept_objects import find_retracing

@@ -1,7 +1,5 @@
 """What findings save is worked out on the timeline, and how much that matters follows from it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whether a series grows, against series made with a known slope and noise."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

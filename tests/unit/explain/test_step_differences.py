@@ -1,7 +1,5 @@
 """A batch that no buffer of the allocator holds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from builders import sample_folder, with_recording

@@ -1,7 +1,5 @@
 """A replay that differs from its trace supports no need."""
 
-from __future__ import annotations
-
 from builders import sample_folder, with_recording
 
 from analyzer.explain.pool_facts import add_pool

@@ -1,7 +1,5 @@
 """Does it fit: one record, and only for a card or a limit that the user gave."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

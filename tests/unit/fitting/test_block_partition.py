@@ -1,14 +1,16 @@
 """The blocks to recompute are the best partition of the chain, by trying every one of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.fitting.layer_chain import ChainUnit, choose_blocks, find_peak
-from analyzer.fitting.remedy_plans import read_recomputing_code
+from analyzer.fitting.remedy_plans import (
+    ChainUnit,
+    choose_blocks,
+    find_peak,
+    read_recomputing_code,
+)
 
 
 def chain(

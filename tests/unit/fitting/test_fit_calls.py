@@ -1,7 +1,5 @@
 """The functions ``fit`` and ``fits``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The answer of ``analyze fit`` as JSON, text and a page."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

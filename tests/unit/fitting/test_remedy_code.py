@@ -1,7 +1,5 @@
 """The code to paste for a remedy."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

@@ -1,7 +1,5 @@
 """Which remedies are tried."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

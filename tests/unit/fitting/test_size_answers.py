@@ -1,7 +1,5 @@
 """Answers of runs and of estimates, from a step whose processes are imitated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The search for the largest size ends in a narrow bracket, whatever the need."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

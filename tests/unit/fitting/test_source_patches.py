@@ -1,7 +1,5 @@
 """Edits of a user's source for remedies: one place for each, or none."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace

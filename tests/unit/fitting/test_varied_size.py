@@ -1,7 +1,5 @@
 """What ``analyze fit`` varies: the batch, or axes that are written with an N."""
 
-from __future__ import annotations
-
 import pytest
 
 from analyzer.fitting.fit_answer import (

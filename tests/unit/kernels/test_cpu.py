@@ -2,7 +2,7 @@
 
 from analyzer.model.contract.run_note import Op, TensorSpec
 from analyzer.simulate.kernels import cpu_kernels as cpu
-from analyzer.simulate.kernels.op_call import Call, Way
+from analyzer.simulate.kernels.cpu_kernels import Call, Way
 
 
 def call(kind, inputs, outputs, *, dtype="float32", out_dtype="", **attrs):

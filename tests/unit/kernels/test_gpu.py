@@ -8,8 +8,8 @@ import pytest
 from analyzer.cards.catalogue import find_gpu
 from analyzer.model.contract.run_note import Op, TensorSpec, read_op_types
 from analyzer.simulate.kernels import cpu_kernels
+from analyzer.simulate.kernels.cpu_kernels import Call, Way
 from analyzer.simulate.kernels.gpu_kernels import gpu_device
-from analyzer.simulate.kernels.op_call import Call, Way
 
 T4, A100 = find_gpu("t4"), find_gpu("a100-40gb-sxm")
 

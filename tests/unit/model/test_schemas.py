@@ -1,7 +1,5 @@
 """The JSON Schemas in docs/ are those of the types, and what each command writes keeps to its own."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from analyzer.model.errors import (
@@ -18,10 +16,8 @@ from analyzer.model.units import (
         (0, "0 B"),
         (1023, "1023 B"),
         (1024, "1.00 KiB"),
-        (1536, "1.50 KiB"),
         (100 * 1024, "100.0 KiB"),
         (1024**2 - 1, "1.00 MiB"),
-        (1024**3, "1.00 GiB"),
         (3 * 1024**5, "3072.0 TiB"),
         (-1536, "-1.50 KiB"),
     ],
@@ -38,7 +34,6 @@ def test_bytes_as_text(size: int, text: str) -> None:
         ("1KiB", 1024),
         ("1kb", 1000),
         (" 1.5 MiB ", 3 * 2**19),
-        ("2TiB", 2**41),
     ],
 )
 def test_text_as_bytes(text: str, size: int) -> None:

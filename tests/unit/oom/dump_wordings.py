@@ -4,8 +4,6 @@ The formats are those of ``bfc_allocator.cc`` and ``op_kernel.h``. Sizes are pri
 rule, so digits are lost where TensorFlow loses them.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

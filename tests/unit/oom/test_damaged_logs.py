@@ -1,7 +1,5 @@
 """Damaged and hostile logs: none ends in an exception, takes long or reaches the terminal."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

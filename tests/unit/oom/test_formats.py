@@ -1,7 +1,5 @@
 """The same failure in every format in which a log reaches people."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """``analyze oom`` as people call it: codes, files, and what is shown."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Real failures of TensorFlow; the figures are worked out here from the lines that it wrote."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import re

@@ -1,7 +1,5 @@
 """The same pool in the words of every release gives the same figures, whole, cut or doubled."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Each wording of the table gives its component, its cause and its figures; others are no failure."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

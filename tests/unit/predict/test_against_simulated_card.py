@@ -3,8 +3,6 @@
 ``notes/brain/simulated_card.json`` says how its figures were recorded.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A step noted for a T4 (``notes/gpu``): books, totals, does it fit. No GPU was asked."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

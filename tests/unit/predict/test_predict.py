@@ -22,9 +22,14 @@ from small_graphs import (
 
 from analyzer.model.contract.run_note import Op, TensorSpec
 from analyzer.model.errors import InputError
-from analyzer.model.recording.timeline import earlier_categories
-from analyzer.simulate.kernels.cpu_kernels import CPU, HANDLE_BYTES
-from analyzer.simulate.kernels.op_call import MemoryPlan, Output, Way
+from analyzer.model.recording.records import earlier_categories
+from analyzer.simulate.kernels.cpu_kernels import (
+    CPU,
+    HANDLE_BYTES,
+    MemoryPlan,
+    Output,
+    Way,
+)
 from analyzer.simulate.predict.predicted_recording import (
     describe_notes,
     find_holdings,

@@ -1,7 +1,5 @@
 """Sizes at which two ways of writing bytes could disagree: ties, unit borders, signs."""
 
-from __future__ import annotations
-
 import random
 
 _BORDERS = [

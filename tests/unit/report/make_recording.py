@@ -4,8 +4,6 @@ Resident parameters and slots, then steps of a forward and a backward pass: each
 kept until its backward op has read it. Sizes come from a fixed seed. Nothing is measured here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The document's contract, on every sample."""
 
-from __future__ import annotations
-
 import csv
 from typing import Any
 

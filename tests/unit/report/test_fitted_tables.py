@@ -1,7 +1,5 @@
 """Answers in the terminal: every number whole at every width, and at most 28 lines by default."""
 
-from __future__ import annotations
-
 import io
 import re
 

@@ -1,7 +1,5 @@
 """The command that each answer ends with."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """One number has one value: the same words carry the same bytes in every output."""
 
-from __future__ import annotations
-
 import io
 import re
 from functools import cache

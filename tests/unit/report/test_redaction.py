@@ -1,7 +1,5 @@
 """A redacted result holds no name and no path of its model."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import re

@@ -1,7 +1,5 @@
 """The report's contract: the schema is that of the types, and everything that is written keeps to it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

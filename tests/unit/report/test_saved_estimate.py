@@ -1,7 +1,5 @@
 """A finished result is opened as it was saved, and made anew only where it has to be."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

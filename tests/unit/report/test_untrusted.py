@@ -1,7 +1,5 @@
 """Text of others, in each form of output."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

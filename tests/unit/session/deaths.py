@@ -1,7 +1,5 @@
 """Calls whose process dies; a new process imports them at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hosts of one run: the same report wherever they are read, whatever dies on the way."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -14,9 +12,9 @@ from analyzer.model.errors import InputError, TraceError
 from analyzer.report.render.terminal import to_terminal
 from analyzer.report.report_sections import report_document
 from analyzer.session.opening import open_hosts, read_host, read_hosts
-from analyzer.session.public_calls import open_trace
+from analyzer.session.target_results import open_trace
 from analyzer.session.work_engine import run_all
-from analyzer.tracing.parse.logdir import find_traces
+from analyzer.tracing.parse.run_folder import find_traces
 
 
 def logdir(folder: Path, hosts: int) -> Path:

@@ -1,7 +1,5 @@
 """`analyze diff OLD..NEW TARGET` names the commit that changed the peak most."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

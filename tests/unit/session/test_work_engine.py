@@ -1,7 +1,5 @@
 """Processes of this machine: nothing that they made outlives them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

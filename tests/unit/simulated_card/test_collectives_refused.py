@@ -1,7 +1,5 @@
 """An all-reduce on simulated cards is refused where TensorFlow contains NCCL."""
 
-from __future__ import annotations
-
 import pytest
 
 from analyzer.capture.process.child_environment import check_collectives

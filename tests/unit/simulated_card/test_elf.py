@@ -1,7 +1,5 @@
 """A library written without a compiler, loaded and called."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 

@@ -1,7 +1,5 @@
 """What a child that sees simulated cards is told, and who is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from analyzer.capture.targets.target_spec import parse_card_assumptions

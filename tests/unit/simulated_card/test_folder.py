@@ -1,7 +1,5 @@
 """The private folder: what lies in it, made once for each TensorFlow and each core."""
 
-from __future__ import annotations
-
 import ctypes
 
 import pytest

@@ -1,15 +1,13 @@
 """A trace that began late: what was there before it, with and without a note of the variables."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
 import pytest
 from builders import opened_sample, sample_folder, sample_trace
 
-from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import (
+from analyzer.model.recording.records import (
+    Recording,
     alive_at,
     main_allocator_rows,
     sum_by_category,

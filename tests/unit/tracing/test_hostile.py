@@ -1,7 +1,5 @@
 """Damaged run folders: each opens or is refused in one line, in bounded time and memory."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Whether a trace is whole: what a damaged one shows, and that a whole one shows nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

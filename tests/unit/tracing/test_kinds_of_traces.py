@@ -1,7 +1,5 @@
 """Traces of other devices, programs and windows than a whole TensorFlow step on a card."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 
@@ -11,9 +9,9 @@ from builders import TraceBuilder, small_trace
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import XLA_TRIAL_ROLE, Recording
 from analyzer.report.answer import answer_lines
-from analyzer.session.public_calls import open_trace
+from analyzer.session.target_results import open_trace
 from analyzer.tracing.measure.measured_recording import open_measured
-from analyzer.tracing.parse.logdir import find_run
+from analyzer.tracing.parse.run_folder import find_run
 from analyzer.tracing.parse.xplane import read_trace
 from analyzer.tracing.xla.xla_dumps import describe_assignment
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd
@@ -7,8 +5,8 @@ import pytest
 from builders import TraceBuilder, events_of
 
 from analyzer.model.recording.records import ALLOCATIONS
+from analyzer.tracing.measure.buffers_and_steps import pair_frees
 from analyzer.tracing.measure.measured_recording import open_measured
-from analyzer.tracing.measure.trace_checks import pair_frees
 
 
 def lives(table: pd.DataFrame) -> list[tuple[int, int, int]]:

@@ -1,7 +1,5 @@
 """Memory plans: the compiler's sums, and who holds which bytes when."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The sample traces against what TensorFlow wrote into them and against the variables' own bytes."""
 
-from __future__ import annotations
-
 import json
 import math
 from functools import cache

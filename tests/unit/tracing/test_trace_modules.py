@@ -1,7 +1,5 @@
 """Traces of JAX and of TPUs: buffers of compiled modules, and devices without an allocator's name."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

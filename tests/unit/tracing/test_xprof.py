@@ -1,7 +1,5 @@
 """Against XProf's own reading of the same files; where it differs, why it is off."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -9,8 +9,6 @@ the library's own frames were left out of the tracebacks. ``gpu_engines`` is the
 ``analyze trace gpu_steps.py:cnn --batch-size 1024 --gpu t4 --no-jit --limit 240MiB``.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """``analyze diff`` and the outputs of ``analyze trace``, called as a user calls them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -47,9 +45,7 @@ def test_the_difference_is_printed_and_written(tmp_path: Path) -> None:
     ("first", "second", "allowed", "code"),
     [
         (INFER, CNN, "5%", 4),
-        (INFER, CNN, "1MiB", 4),
         (INFER, CNN, "100MiB", 0),
-        (INFER, CNN, "200%", 0),
         (CNN, INFER, "0%", 0),
         (CNN, CNN, "0%", 0),
     ],

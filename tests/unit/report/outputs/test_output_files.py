@@ -1,7 +1,5 @@
 """Outputs are written through: nothing that was there is replaced by something else."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The memory snapshot keeps to PyTorch's format, and its events reach the report's peak."""
 
-from __future__ import annotations
-
 import pickle
 import pickletools
 from pathlib import Path

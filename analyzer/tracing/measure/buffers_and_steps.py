@@ -1,8 +1,10 @@
-"""Events to buffers, and checks whether a trace is complete.
+"""Events to buffers and steps, and checks whether a trace is complete.
 
 An allocator acts under a lock, but if the clock is coarse, events of several threads have the same
 time, and the trace stores each thread's events apart. The bytes in use in each event show their order.
 Frees are matched with allocations by address.
+
+A step is between two marks, or else a run of a function or of a compiled module, or all until an update.
 
 TensorFlow records the bytes in use in each memory event, under the allocator's lock
 (``BFCAllocator::AddTraceMe``). In a complete trace the sum of the events equals this counter after every
@@ -11,39 +13,41 @@ event; if the trace begins late, both differ by a constant. Further checks are o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
 from analyzer.model.contract.fields import MOST_TOTAL
 from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.errors import TraceError
+from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.labels import Mask
 from analyzer.model.recording.records import (
     ALLOCATIONS,
+    UNPAIRED,
     DamageReason,
     Step,
     conform,
     describe_damage,
-    text_category,
-)
-from analyzer.model.recording.timeline import (
-    UNPAIRED,
     is_tpu,
     pair_events,
     running_sum,
+    text_category,
 )
 from analyzer.model.units import format_bytes, round_up
+from analyzer.tracing.derive.op_names import GUARDS_BYTES, is_apply
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.parse.xplane import RawTrace
+from analyzer.tracing.parse.xplane import RawTrace, Span, Spans
 
 
 def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
     """Return the buffers of ``events`` (columns of ``EVENTS``), without attribution.
 
-    Contradictions are repaired here and reported by ``trace_checks``.
+    Contradictions are repaired here and reported by ``check_trace``.
     """
     count = len(events)
     birth = events["kind"].to_numpy() > 0
@@ -175,7 +179,7 @@ def check_trace(
     """
     events = raw.events
     damages = list(raw.damages)
-    counter: tuple[int, int, int] = (0, 0, 0)
+    figures = TrustFigures(is_damaged=False)
 
     for column in ("requested_bytes", "allocated_bytes"):
         is_wrong = ~events[column].between(0, _LARGEST_BYTES)
@@ -183,7 +187,7 @@ def check_trace(
             at = int(np.flatnonzero(is_wrong)[0])
             raise TraceError(
                 f"The trace is damaged: memory event {at} is of {events[column].iloc[at]} bytes.",
-                hint=f"Sizes are 0 to {format_bytes(_LARGEST_BYTES)}. Repeat the trace.",
+                f"Sizes are 0 to {format_bytes(_LARGEST_BYTES)}. Repeat the trace.",
             )
 
     for group, own in events.groupby("allocator", observed=True):
@@ -192,7 +196,7 @@ def check_trace(
             continue
 
         if name == allocator:
-            counter = _check_counter(name, own, allocations, len(events))
+            figures = _check_counter(name, own, allocations, len(events))
 
         for reason, wrong in _check_events(own, from_start=note.from_process_start):
             if wrong.any():
@@ -202,13 +206,9 @@ def check_trace(
 
     damages += [describe_damage(reason, count) for reason, count in found if count]
 
-    count, disagreeing, largest_bytes = counter
-
-    return TrustFigures(
-        is_damaged=bool(damages) or disagreeing > 0,
-        events=count,
-        events_disagreeing=disagreeing,
-        largest_difference_bytes=largest_bytes,
+    return replace(
+        figures,
+        is_damaged=bool(damages) or figures.is_damaged,
         damages=tuple(damages),
     )
 
@@ -218,16 +218,14 @@ def _check_counter(
     own: pd.DataFrame,
     allocations: pd.DataFrame,
     events: int,
-) -> tuple[int, int, int]:
+) -> TrustFigures:
     """Compare the sum of the allocations with TensorFlow's bytes in use in one allocator's events.
-
-    Return the number of events, of those that disagree, and the largest difference in bytes.
 
     ``own`` are these events, at their instants; ``events`` is the number of events of all allocators.
     """
     in_use = own["in_use_bytes"].to_numpy()
     if not in_use.any():
-        return 0, 0, 0
+        return TrustFigures(is_damaged=False)
 
     buffers = allocations[allocations["allocator"] == name]
     columns = ("born", "dies", "allocated_bytes")
@@ -235,9 +233,14 @@ def _check_counter(
 
     difference = running_sum(born, dies, sizes, events)[own.index + 1] - in_use
     wrong = difference != 0
-    largest_bytes = min(int(np.abs(difference).max(initial=0)), MOST_TOTAL)
-
-    return len(own), int(wrong.sum()), largest_bytes
+    return TrustFigures(
+        is_damaged=bool(wrong.any()),
+        events=len(own),
+        events_disagreeing=int(wrong.sum()),
+        largest_difference_bytes=min(
+            int(np.abs(difference).max(initial=0)), MOST_TOTAL
+        ),
+    )
 
 
 def _check_events(
@@ -306,10 +309,153 @@ def _check_steps(
     for step in steps if note.simulated_card is None else ():
         start = step.start_ps or 0
         end = step.end_ps or 0
-        late_ps = max(end_ps, start)
-        first, late, last = np.searchsorted(starts, [start, late_ps, end])
+        first, late, last = np.searchsorted(starts, [start, max(end_ps, start), end])
 
         most = max(_LATE_SHARE * (last - first), _LATE_RUNS)
         unfinished += last - late > most
 
     yield DamageReason.LOST_END, int(unfinished)
+
+
+# Share of the largest run's bytes below which a function is part of the input pipeline or a metric.
+_SHARE_OF_LARGEST = 1 / 8
+
+# Share of all requested bytes that the steps have to request together.
+_SHARE_OF_ALL = 1 / 2
+
+# Type in the name of a compiled module's run (``gpu_executable.cc``).
+MODULE_TYPES = frozenset({"XLA GPU module", "XLA CPU module"})
+
+
+def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...]:
+    """Return the steps of the marks, in order of time.
+
+    Of nested marks (``fit`` inside a user's) the outermost counts; one that ends too early is ignored.
+    """
+    times = events["time_ps"].to_numpy()
+    steps: list[Step] = []
+    end_ps = -1
+
+    for marker in sorted(markers, key=lambda span: (span.start_ps, -span.end_ps)):
+        if marker.start_ps < end_ps or marker.end_ps < marker.start_ps:
+            continue
+
+        end_ps = marker.end_ps
+        number = marker.stats.get("step_num")
+
+        steps.append(
+            Step(
+                index=len(steps),
+                number=int(number) if isinstance(number, int | float) else None,
+                first=int(np.searchsorted(times, marker.start_ps, side="left")),
+                last=int(np.searchsorted(times, marker.end_ps, side="right")) - 1,
+                start_ps=marker.start_ps,
+                end_ps=marker.end_ps,
+            )
+        )
+
+    return tuple(steps)
+
+
+def find_run_spans(raw: RawTrace, allocator: str) -> Spans:
+    """Return the spans of the steps; empty if there is no evidence."""
+    events = raw.events[raw.events["allocator"] == allocator]
+    is_trial = (events["region"] == "") & (events["requested_bytes"] >= GUARDS_BYTES)
+    births = events[(events["kind"] > 0) & ~is_trial]
+
+    return (
+        _find_functions(raw, births)
+        or _find_calls(raw.calls)
+        or _find_modules(raw, events)
+        or _find_updates(raw, births)
+    )
+
+
+def _find_functions(raw: RawTrace, births: pd.DataFrame) -> Spans:
+    """Return the runs of the function that requests the most; training before other runs."""
+    in_run = births[births["run_id"] != 0]
+    sizes = in_run.groupby("run_id")["requested_bytes"].sum()
+    if len(sizes):
+        sizes = sizes[sizes >= _SHARE_OF_LARGEST * sizes.max()]
+
+    least = _SHARE_OF_ALL * births["requested_bytes"].sum()
+    if sizes.sum() < least or not sizes.sum():
+        return ()
+
+    in_run = in_run[in_run["run_id"].isin(sizes.index)]
+    training = in_run["op"].map(is_in_gradient_scope).astype(bool)
+
+    if training.any():
+        chosen = in_run["run_id"][training].unique()
+        in_run = in_run[in_run["run_id"].isin(chosen)]
+
+    bounds = in_run.groupby("run_id")["time_ps"].agg(["min", "max"])
+    is_chosen = raw.function_runs["run_id"].isin(bounds.index)
+    bounds = bounds.join(raw.function_runs[is_chosen].set_index("run_id"))
+
+    starts = bounds[["min", "start_ps"]].min(axis=1)
+    ends = bounds[["max", "end_ps"]].max(axis=1)
+
+    return _spans(zip(starts, ends, strict=True))
+
+
+def _find_calls(calls: Iterable[Span]) -> Spans:
+    """Return the calls of the JAX function that takes the most time."""
+    times: Counter[str] = Counter()
+    for call in calls:
+        times[call.name] += call.end_ps - call.start_ps
+
+    longest = max(times, key=lambda name: times[name], default="")
+
+    return _spans(
+        (call.start_ps, call.end_ps) for call in calls if call.name == longest
+    )
+
+
+def _find_modules(raw: RawTrace, events: pd.DataFrame) -> Spans:
+    """Return the runs of compiled modules on the thread that requests memory."""
+    modules = [op for op, kind in raw.op_types.items() if kind in MODULE_TYPES]
+    runs = raw.op_runs[raw.op_runs["op"].isin(modules)]
+    runs = runs[runs["thread"].isin(events["thread"].unique())]
+
+    if runs.empty:
+        return ()
+
+    runs = runs[runs["thread"] == runs["thread"].iloc[0]]
+
+    return _spans(zip(runs["start_ps"], runs["end_ps"], strict=True))
+
+
+def _find_updates(raw: RawTrace, births: pd.DataFrame) -> Spans:
+    """Return the spans between the updates of the variables in an eager program."""
+    ops = raw.op_runs["op"]
+    applied = raw.op_runs[ops.map(lambda op: is_apply(raw.op_types.get(op, op)))]
+    if applied.empty or births.empty:
+        return ()
+
+    starts = applied["start_ps"].to_numpy()
+    ends = applied["end_ps"].to_numpy()
+    times = births["time_ps"].to_numpy()
+    is_backward = births["op"].map(lambda op: op.endswith("Grad"))
+    backward = times[is_backward.to_numpy(bool)]
+
+    # Gradients between two updates belong to another step.
+    before_start = np.searchsorted(backward, starts[1:])
+    before_end = np.searchsorted(backward, ends[:-1])
+    last = np.append(np.flatnonzero(before_start > before_end), len(ends) - 1)
+
+    begin = int(times[0])
+    spans = []
+
+    for at in last.tolist():
+        spans.append((begin, int(ends[at])))
+        later = times[times > ends[at]]
+        begin = int(later[0]) if len(later) else int(ends[at])
+
+    return _spans(spans)
+
+
+def _spans(bounds: Iterable[tuple[int, int]]) -> Spans:
+    """Return spans without names or threads, in order of time."""
+    ordered = sorted((int(start), int(end)) for start, end in bounds)
+    return tuple(Span("", start, end, 0, {}) for start, end in ordered)
