@@ -15,7 +15,6 @@ from typing import Literal
 import msgspec
 from msgspec import field
 
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import InputError, suggest_names
 from analyzer.model.units import BoundedBytes, Range, format_bytes
 
@@ -67,7 +66,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     # ``GDDR+ECC``: a sixteenth holds the codes. ``LPDDR``: the host's memory.
     memory_kind: Literal["HBM", "GDDR", "GDDR+ECC", "LPDDR"] = field(name="memory")
     # the memory as CUDA reports it; None to derive it from the advertised memory
-    reported_bytes: IntOrNone = None
+    reported_bytes: int | None = None
     # source of ``reported_bytes``; empty without
     memory_source: str = field(name="reported_source", default="")
     specs_source: str = ""  # source of the other figures
@@ -256,8 +255,8 @@ _LIBRARIES_BYTES = 500 * MIB
 
 def check_limit(
     gpu: Gpu,
-    limit_bytes: IntOrNone,
-    context_bytes: IntOrNone = None,
+    limit_bytes: int | None,
+    context_bytes: int | None = None,
 ) -> None:
     """Refuse a memory limit that is larger than the free memory of an otherwise empty card.
 

@@ -15,7 +15,6 @@ from analyzer.cli.shared_options import (
     refuse_options,
 )
 from analyzer.cli.stdout import progress_bar
-from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.errors import GrowthError, InputError
 from analyzer.report.actions import step_options
 from analyzer.report.diff_sections import diff_document
@@ -31,7 +30,7 @@ _Older = Annotated[
     ),
 ]
 _Newer = Annotated[
-    PathOrNone,
+    Path | None,
     argument(
         "The newer one; with a git range, the target to estimate, such as "
         "train.py:build_model.",
@@ -101,9 +100,9 @@ def diff(
 
 def _find_difference(
     a: Path,
-    b: PathOrNone,
+    b: Path | None,
     pythons: Sequence[str] | None,
-    batch_size: IntOrNone,
+    batch_size: int | None,
     gpu: str,
     folder: Path,
 ) -> Diff:

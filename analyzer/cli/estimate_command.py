@@ -33,7 +33,6 @@ from analyzer.model.contract.child_messages import (
     TargetSpec,
     WhatIf,
 )
-from analyzer.model.contract.fields import PathOrNone
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import ExitCode, InputError
@@ -71,7 +70,7 @@ class EstimateOptions:
         ),
     ] = False
     patch: Annotated[
-        PathOrNone,
+        Path | None,
         option(
             "Write each change of --what-if (default all) that the target's file can "
             "express into this folder, as a patch whose estimate saves as much. The "
@@ -159,7 +158,7 @@ def _add_remedies(
     chosen: CaptureOptions,
     names: Sequence[str] | None,
     folder: Path,
-    patches: PathOrNone,
+    patches: Path | None,
     place: RunPlace,
     outputs: Outputs,
 ) -> Result:

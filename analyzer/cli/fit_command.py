@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,7 +26,6 @@ from analyzer.fitting.fit_answer import FitAnswer, describe_cards, split_shapes
 from analyzer.fitting.fit_target import FitQuestion, fit_all_cards, fit_target
 from analyzer.fitting.remedy_plans import parse_remedies
 from analyzer.model.contract.child_messages import CaptureOptions
-from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.report_file import encode_report
 from analyzer.model.errors import AnalyzerError, ExitCode
 from analyzer.model.interrupts import Terminated
@@ -39,7 +39,7 @@ class FitOptions:
     """Options that only ``fit`` has."""
 
     batch_size: Annotated[
-        IntOrNone,
+        int | None,
         option(
             "Say if this batch fits. If --shape contains N, this is the batch of the search.",
             panel=STEP,
@@ -55,7 +55,7 @@ class FitOptions:
         ),
     ] = ""
     prices: Annotated[
-        PathOrNone,
+        Path | None,
         option(
             "With --gpu all: a CSV table of your prices per hour, lines `card,price`. "
             "Judges only these cards, and names the cheapest that fits --batch-size.",

@@ -13,7 +13,6 @@ from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.shared_options import BatchSize, argument, option, refuse_options
 from analyzer.cli.stdout import progress_bar
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.oom_file import Reproduction
 from analyzer.model.errors import InputError
 from analyzer.oom import OomReport, read_oom_log
@@ -82,7 +81,7 @@ def oom(
     _show(replace(explained, report=document), outputs, batch_size)
 
 
-def _show(explained: OomReport, outputs: PageOutputs, batch_size: IntOrNone) -> None:
+def _show(explained: OomReport, outputs: PageOutputs, batch_size: int | None) -> None:
     """Write and print the explanation of a log."""
     from analyzer.oom.log_sections import build_sections
     from analyzer.report.render.page_shell import to_page
@@ -133,7 +132,7 @@ def _read_log(log: str) -> OomReport:
         ) from None
 
 
-def _find_card(explained: OomReport, target: str) -> tuple[str, IntOrNone]:
+def _find_card(explained: OomReport, target: str) -> tuple[str, int | None]:
     """Return the failure's card and limit in the log; InputError if the log does not name the card."""
     command = None
 
@@ -154,8 +153,8 @@ def _find_card(explained: OomReport, target: str) -> tuple[str, IntOrNone]:
 def _reproduce(
     explained: OomReport,
     target: str,
-    batch_size: IntOrNone,
-    card: tuple[str, IntOrNone],
+    batch_size: int | None,
+    card: tuple[str, int | None],
     outputs: PageOutputs,
 ) -> Reproduction:
     """Return the run of a target on the log's card, under the log's limit.

@@ -34,7 +34,6 @@ from analyzer.cli.stdout import (
     write_to_stdout,
 )
 from analyzer.model.contract.child_messages import TargetKind, TargetSpec
-from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.report_file import REPORT_HTML, Kind, ReportFile
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
@@ -54,7 +53,7 @@ class PageOutputs:
 
     json: Json = None
     full: Full = False
-    html: Annotated[PathOrNone, option("Write the result as an HTML page.")] = None
+    html: Annotated[Path | None, option("Write the result as an HTML page.")] = None
     force: Force = False
     quiet: Quiet = False
     verbose: Verbose = False
@@ -69,7 +68,7 @@ class PageOutputs:
         """The files to write."""
         return tuple(one for one in vars(self).values() if isinstance(one, Path))
 
-    def check(self, *sources: Path, others: Iterable[PathOrNone] = ()) -> None:
+    def check(self, *sources: Path, others: Iterable[Path | None] = ()) -> None:
         """Raise an InputError for an output that cannot be written or would replace a source."""
         check_paths(*self.paths, *others, force=self.force, sources=sources)
 
@@ -78,7 +77,7 @@ class PageOutputs:
         to_json: Writer,
         to_html: Writer,
         make_document: Callable[[], Document],
-        *others: tuple[PathOrNone, Writer],
+        *others: tuple[Path | None, Writer],
     ) -> None:
         """Write the files, print the answer unless a file is stdout."""
         json = json_output(self.json, to_json, is_full=self.full)
@@ -99,11 +98,11 @@ class Outputs(PageOutputs):
     csv: Csv = None
     markdown: Markdown = None
     graph: Annotated[
-        PathOrNone,
+        Path | None,
         option("Write ops and tensors as node-link JSON, for networkx."),
     ] = None
     torch_snapshot: Annotated[
-        PathOrNone,
+        Path | None,
         option(
             "Write a memory snapshot (.pickle) for pytorch.org/memory_viz and Mosaic."
         ),
@@ -114,7 +113,7 @@ class Outputs(PageOutputs):
     ] = None
 
     @property
-    def max_peak_bytes(self) -> IntOrNone:
+    def max_peak_bytes(self) -> int | None:
         """The highest requested peak that is allowed; None for any."""
         if self.max_peak is None:
             return None
@@ -170,7 +169,7 @@ def name_command(report: ReportFile) -> str:
 
 
 def check_paths(
-    *paths: PathOrNone, force: bool, sources: tuple[Path, ...] = ()
+    *paths: Path | None, force: bool, sources: tuple[Path, ...] = ()
 ) -> None:
     """Refuse files that cannot be written, are inputs, exist, or are named twice."""
     wanted = [path for path in paths if path is not None]
@@ -196,11 +195,11 @@ def check_paths(
 
 
 def json_output(
-    path: PathOrNone,
+    path: Path | None,
     write: Writer,
     *,
     is_full: bool,
-) -> tuple[PathOrNone, Writer]:
+) -> tuple[Path | None, Writer]:
     """Return a JSON output for ``write_all``; standard output gets the most important rows."""
 
     def write_short(file: Path) -> None:
@@ -213,7 +212,7 @@ def json_output(
     return path, write_short if is_short else write
 
 
-def write_all(*writers: tuple[PathOrNone, Writer]) -> bool:
+def write_all(*writers: tuple[Path | None, Writer]) -> bool:
     """Write the files that are named and report each; return whether one of them was stdout."""
     has_stdout = False
 
@@ -244,7 +243,7 @@ class RunPlace:
     """Options that choose the run folder."""
 
     out: Annotated[
-        PathOrNone,
+        Path | None,
         option("Run folder and TensorBoard logdir; default traces/NAME-TIME."),
     ] = None
     no_save: Annotated[

@@ -4,13 +4,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from analyzer.capture.targets.target_spec import OPTIMIZER, parse_shapes
 from analyzer.model.contract.child_messages import BATCH_SIZE, CaptureOptions, WhatIf
-from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 
@@ -26,7 +26,7 @@ def option(
     *flags: str,
     panel: str = OUTPUT,
     metavar: str | None = None,
-    least: IntOrNone = None,
+    least: int | None = None,
 ) -> Any:
     """Return a Typer option; the help shows no default, and no range, which takes its room."""
     if metavar is None and least is not None:
@@ -48,7 +48,7 @@ def argument(text: str, metavar: str | None = None) -> Any:
 
 
 BatchSize = Annotated[
-    IntOrNone,
+    int | None,
     option(
         f"Batch size if the target leaves it open; default {BATCH_SIZE}.",
         panel=STEP,
@@ -86,14 +86,14 @@ Scheduler = Annotated[
     ),
 ]
 Json = Annotated[
-    PathOrNone, option("Write the result as JSON; - is stdout, here and below.")
+    Path | None, option("Write the result as JSON; - is stdout, here and below.")
 ]
 Full = Annotated[
     bool,
     option("With --json -: every row, not only the most important ones.", "--full"),
 ]
-Csv = Annotated[PathOrNone, option("Write the rows as CSV.")]
-Markdown = Annotated[PathOrNone, option("Write a summary for a pull request.")]
+Csv = Annotated[Path | None, option("Write the rows as CSV.")]
+Markdown = Annotated[Path | None, option("Write a summary for a pull request.")]
 Force = Annotated[bool, option("Replace files that exist.", "--force")]
 Quiet = Annotated[bool, option("Print only the answer, in one line.", "--quiet", "-q")]
 Verbose = Annotated[
@@ -150,7 +150,7 @@ class StepFlags:
         str, option("Keras dtype policy, such as mixed_float16.", panel=STEP)
     ] = ""
     inter_op_threads: Annotated[
-        IntOrNone,
+        int | None,
         option(
             "Threads that run ops in parallel; default this machine's. With 1, runs repeat.",
             panel=PLACE,

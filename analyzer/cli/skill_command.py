@@ -7,7 +7,6 @@ from typing import Annotated
 from analyzer.cli.outputs import check_paths
 from analyzer.cli.shared_options import Force, option
 from analyzer.cli.stdout import printing
-from analyzer.model.contract.fields import PathOrNone
 from analyzer.model.errors import InputError
 from analyzer.report.output_files import write_text
 
@@ -22,7 +21,7 @@ def read_skill() -> str:
 
 def skill(
     install: Annotated[
-        PathOrNone,
+        Path | None,
         option(
             f"Write it into this project, as {_PLACE.as_posix()}.",
             metavar="FOLDER",

@@ -49,7 +49,6 @@ from analyzer.model.contract.child_messages import (
     WatchRequest,
     WhatIf,
 )
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import USAGE_STATUS, ExitCode, InputError, LimitError
 from analyzer.model.units import format_bytes, signed_bytes
 from analyzer.report.untrusted import printable
@@ -65,7 +64,7 @@ class TraceOptions:
 
     batch_size: BatchSize = None
     steps: Annotated[
-        IntOrNone,
+        int | None,
         option(
             f"Steps to trace; default {DEFAULT_STEPS}, {SCRIPT_STEPS} in a script.",
             panel=PLACE,
@@ -73,7 +72,7 @@ class TraceOptions:
         ),
     ] = None
     warmup: Annotated[
-        IntOrNone,
+        int | None,
         option(
             f"In a script: steps before the traced ones; default {SCRIPT_WARMUP_STEPS}.",
             panel=PLACE,

@@ -10,7 +10,7 @@ from typing import Literal
 
 from analyzer.capture.targets.target_spec import parse_shapes
 from analyzer.model.contract.child_messages import CaptureOptions
-from analyzer.model.contract.fields import IntOrNone, Lengths, ReportRecord
+from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.errors import FailureKind, InputError
 
@@ -24,8 +24,8 @@ class SizePoint(ReportRecord, frozen=True, kw_only=True):
     size: int
     fits: bool  # whether it ran, or whether its estimated need is within the limit
     # peak of the allocator in a run, or the least limit by estimate; None if a run failed
-    need_bytes: IntOrNone = None
-    need_high_bytes: IntOrNone = None  # upper bound of the need
+    need_bytes: int | None = None
+    need_high_bytes: int | None = None  # upper bound of the need
     kind: FailureKind | None = None  # why it failed; None if it fits, or by estimate
     detail: str = ""  # the error in one line
 
@@ -49,10 +49,10 @@ class CardAnswer(ReportRecord, frozen=True, kw_only=True):
     limit_bytes: int  # the part of its memory that TensorFlow's allocator may use
     beside_pool_bytes: int = 0  # of CUDA's context and libraries
     # as in ``FitAnswer``, read from a line between needs; None if one size was asked about
-    largest: IntOrNone
-    safe: IntOrNone
+    largest: int | None
+    safe: int | None
     holds_wanted: bool | None  # whether the wanted size fits; None if none was given
-    need_bytes: IntOrNone = None  # of the allocator at that size; None if unknown
+    need_bytes: int | None = None  # of the allocator at that size; None if unknown
     price: float | None = None  # per hour, from the user's table; None without one
 
 
@@ -63,7 +63,7 @@ class FitAnswer(ReportRecord, frozen=True, kw_only=True):
     kind: Literal["fit"] = "fit"
     target: str
     shape: str = ""  # input axes with an N, such as ``tokens=N``; empty for the batch
-    batch_size: IntOrNone = None  # of an input-size search; None for the target's own
+    batch_size: int | None = None  # of an input-size search; None for the target's own
     mode: str
     jit: bool | None  # None if the search was interrupted before it was known
     optimizer: str
@@ -81,10 +81,10 @@ class FitAnswer(ReportRecord, frozen=True, kw_only=True):
     by: Literal["runs", "estimates"]  # on a simulated card, or of the graph
     largest: int  # the largest size that ran or fits; 0 if none does
     # the smallest larger size that does not; None if none was found
-    failing: IntOrNone = None
+    failing: int | None = None
     safe: int  # its upper bound of the need fits what the largest size took
-    bytes_per_example: IntOrNone = None  # between the two largest sizes that fit
-    wanted: IntOrNone = None  # a size that the user asked about
+    bytes_per_example: int | None = None  # between the two largest sizes that fit
+    wanted: int | None = None  # a size that the user asked about
     wanted_fits: bool | None = None
     points: tuple[SizePoint, ...] = ()  # by size
     next_command: str = ""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer, SizePoint, insert_size
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import FailureKind
 from analyzer.model.units import format_bytes, format_option_bytes
 from analyzer.report.actions import remedy_items, step_options
@@ -54,7 +53,7 @@ def build_fit_document(answer: FitAnswer) -> Document:
 def _suggest_next(answer: FitAnswer) -> str:
     """Return the command that tries remedies, or that runs the safe batch if they were tried."""
 
-    def repeat(batch_size: IntOrNone, card: str = answer.card) -> list[str]:
+    def repeat(batch_size: int | None, card: str = answer.card) -> list[str]:
         return step_options(batch_size, answer.mode, card, answer.options)
 
     command = "trace"

@@ -52,7 +52,6 @@ from analyzer.model.contract.child_messages import (
     StepOptions,
     TargetSpec,
 )
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import Terminated
 from analyzer.model.machine import read_memory_bytes
@@ -78,8 +77,8 @@ Keep = Callable[[FitAnswer], None]
 class FitQuestion:
     """A question about a target."""
 
-    limit_bytes: IntOrNone = None  # None for the card's own, or this machine's memory
-    wanted: IntOrNone = None  # a size to judge
+    limit_bytes: int | None = None  # None for the card's own, or this machine's memory
+    wanted: int | None = None  # a size to judge
     remedies: tuple[str, ...] | None = None  # names; empty for all, None for none
     varied: Varied = ()
     # Per hour; of all cards to judge
@@ -141,7 +140,7 @@ def fit_step(
     return add_headline(answer)
 
 
-def limit_options(options: CaptureOptions, limit_bytes: IntOrNone) -> CaptureOptions:
+def limit_options(options: CaptureOptions, limit_bytes: int | None) -> CaptureOptions:
     """Return the options with the limit of a card, which its runs and the graph optimizer use."""
     if not options.gpu or limit_bytes is None:
         return options
@@ -151,7 +150,7 @@ def limit_options(options: CaptureOptions, limit_bytes: IntOrNone) -> CaptureOpt
 
 def resolve_limit(
     options: CaptureOptions,
-    limit_bytes: IntOrNone,
+    limit_bytes: int | None,
 ) -> tuple[LimitOwner, BoundedBytes]:
     """Return the owner and the value of the lower limit, the card's or the user's."""
     if limit_bytes is not None:
@@ -364,7 +363,7 @@ def _fit_kind(
 def _combine(
     answer: FitAnswer,
     rows: list[CardAnswer],
-    wanted: IntOrNone,
+    wanted: int | None,
     total: int,
 ) -> FitAnswer:
     """Return the answer for one card as the answer for the cards so far."""
@@ -431,7 +430,7 @@ def fit(
     *,
     limit: int | str | None = None,
     vary: str | Sequence[str] = (),
-    wanted: IntOrNone = None,
+    wanted: int | None = None,
     what_if: Sequence[str] | None = None,
     **step: Unpack[StepOptions],
 ) -> FitAnswer:

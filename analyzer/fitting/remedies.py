@@ -37,7 +37,6 @@ from analyzer.model.contract.child_messages import (
     TargetKind,
     TargetSpec,
 )
-from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.report_file import Finding, StepRemedy
 from analyzer.model.errors import InputError
 from analyzer.model.progress import listening, report_stage
@@ -63,10 +62,10 @@ class RemedyTrial:
 
     access: StepAccess
     options: CaptureOptions
-    limit_bytes: IntOrNone
+    limit_bytes: int | None
     # Takes each as it is known
     keep: Callable[[StepRemedy], None] = lambda remedy: None
-    patch_file: PathOrNone = None  # the file to write patches of, into a folder
+    patch_file: Path | None = None  # the file to write patches of, into a folder
     patch_folder: Path = Path()
     others: tuple[StepAccess, ...] = ()  # for further captures at the same time
 
@@ -74,7 +73,7 @@ class RemedyTrial:
 def try_remedies(
     trial: RemedyTrial,
     names: Sequence[str],
-    captured: PathOrNone = None,
+    captured: Path | None = None,
 ) -> tuple[StepRemedy, ...]:
     """Estimate a step with each remedy.
 
@@ -179,7 +178,7 @@ def prove_findings(
     trial: RemedyTrial,
     findings: Sequence[Finding],
     captured: Path,
-    file: PathOrNone,
+    file: Path | None,
 ) -> tuple[StepRemedy, ...]:
     """Run the step with the change of each finding: a remedy, or an edit of the finding's line.
 
@@ -209,7 +208,7 @@ def _try_edits(
     trial: RemedyTrial,
     finding: Finding,
     before: StepEstimate,
-    file: PathOrNone,
+    file: Path | None,
 ) -> StepRemedy:
     """Return the edit of a finding's line that lowers the peak most, or why there is none."""
     remedy = StepRemedy(id=finding.id, title=finding.title, code="")
@@ -260,7 +259,7 @@ def add_remedies(
     folder: Path,
     *,
     keep: Callable[[StepRemedy], None],
-    patches: PathOrNone,
+    patches: Path | None,
 ) -> Result:
     """Return an estimate with the savings of remedies, and save the changed report in its folder.
 

@@ -13,7 +13,6 @@ from analyzer.fitting.remedies import RemedyTrial, try_remedies
 from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.step_access import access_target, make_workplace
 from analyzer.model.contract.child_messages import CaptureOptions, TargetSpec
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.oom_file import OomFailure, Reproduction
 from analyzer.model.errors import StepOutOfMemory
 from analyzer.model.units import format_bytes
@@ -37,7 +36,7 @@ _AGAIN = (False, True, False, False)
 def reproduce(
     spec: TargetSpec,
     options: CaptureOptions,
-    limit_bytes: IntOrNone,
+    limit_bytes: int | None,
     logged: Sequence[OomFailure],
 ) -> Reproduction:
     """Return whether the step fails as in the log, and the remedies with which it runs.
@@ -177,7 +176,7 @@ def _is_same_request(failure: OomFailure, logged: OomFailure) -> bool:
 def append_reproduction(
     page: Document,
     found: Reproduction,
-    batch_size: IntOrNone,
+    batch_size: int | None,
 ) -> Document:
     """Return the document of a log with the answer of the simulated card.
 

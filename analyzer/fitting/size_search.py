@@ -17,7 +17,6 @@ from operator import attrgetter
 from analyzer.fitting.fit_answer import SizePoint, Varied, apply_size
 from analyzer.fitting.step_access import StepAccess, estimate_step
 from analyzer.model.contract.child_messages import CaptureOptions, SizeRun
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.run_note import RunFile, StepConfig, read_run_file
 from analyzer.model.errors import (
     AnalyzerError,
@@ -79,7 +78,7 @@ class SizeSearch:
         return max(below, default=0)
 
     @property
-    def failing(self) -> IntOrNone:
+    def failing(self) -> int | None:
         """The smallest size that does not fit or is not possible; None for none."""
         sizes = [one.size for one in self.points.values() if one.has_failed]
 
@@ -90,7 +89,7 @@ class SizeSearch:
         self.points[point.size] = point
         self.fixed_bytes = max(self.fixed_bytes, fixed_bytes)
 
-    def next_size(self) -> IntOrNone:
+    def next_size(self) -> int | None:
         """Return the next size to try; None at the end."""
         if not self.points:
             return self.first_size
@@ -122,7 +121,7 @@ class SizeSearch:
 
         return max((fitting + failing) // 2, failing - down)
 
-    def _next_larger(self, fitting: int, step: int) -> IntOrNone:
+    def _next_larger(self, fitting: int, step: int) -> int | None:
         if fitting >= MOST_SIZE:
             return None
         if self._is_on_plateau():
@@ -146,7 +145,7 @@ class SizeSearch:
     def size_at(
         self,
         limit_bytes: int,
-        figure: Callable[[SizePoint], IntOrNone] = attrgetter("need_bytes"),
+        figure: Callable[[SizePoint], int | None] = attrgetter("need_bytes"),
     ) -> int:
         """Return the largest size whose figure, the need, is within a limit; 0 if there is none.
 
@@ -196,7 +195,7 @@ class SizeSearch:
 
         return True
 
-    def slope(self) -> IntOrNone:
+    def slope(self) -> int | None:
         """Return the bytes per example between the two largest sizes that fit; None if unknown."""
         points = self.points.values()
         needs = sorted((one.size, one.need_bytes or 0) for one in points if one.fits)
@@ -219,7 +218,7 @@ class CardSearch(SizeSearch):
         self.least_bytes = min(limits)
         self.is_one = is_one
 
-    def next_size(self) -> IntOrNone:
+    def next_size(self) -> int | None:
         """Return the next size to try; None at the end."""
         failing = self.failing
 
@@ -339,7 +338,7 @@ class _SizeRuns:
         self._size = 0  # the latest one
         self._repeated: set[int] = set()  # sizes that ended a process
 
-    def next_size(self) -> IntOrNone:
+    def next_size(self) -> int | None:
         """Return the next size to run; None at the end."""
         size = self._search.next_size()
         if size is not None:
@@ -348,7 +347,7 @@ class _SizeRuns:
 
         return size
 
-    def take(self, run: SizeRun) -> IntOrNone:
+    def take(self, run: SizeRun) -> int | None:
         """Take the answer of a run; an open batch axis may be the reason of a failure."""
         is_by_size = run.kind is None or run.kind in _BY_SIZE
 

@@ -40,7 +40,7 @@ from analyzer.model.contract.child_messages import (
     WatchRequest,
     WhatIf,
 )
-from analyzer.model.contract.fields import PathOrNone, StrPath
+from analyzer.model.contract.fields import StrPath
 from analyzer.model.contract.report_file import (
     DIGEST_FILE,
     REPORT_HTML,
@@ -122,7 +122,7 @@ def capture_target(
 def capture_object(
     target: Any,
     options: CaptureOptions,
-    out: PathOrNone,
+    out: Path | None,
     *,
     force: bool = False,
 ) -> Path:
@@ -352,7 +352,7 @@ def make_options(step: StepOptions) -> CaptureOptions:
     return CaptureOptions(**given)
 
 
-def _to_path(path: OptionalPath) -> PathOrNone:
+def _to_path(path: OptionalPath) -> Path | None:
     return None if path is None else Path(path)
 
 

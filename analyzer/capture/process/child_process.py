@@ -22,7 +22,6 @@ from pathlib import Path
 
 from analyzer.capture.run.source_frames import is_library, shorten_path
 from analyzer.model.contract.child_messages import CopyEnd, Message, parse_message
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import (
     AnalyzerError,
     FailureKind,
@@ -52,7 +51,7 @@ class Child:
         environment: Mapping[str, str],
     ) -> None:
         self.has_ended = False
-        self.code: IntOrNone = None  # exit status, or minus the number of a signal
+        self.code: int | None = None  # exit status, or minus the number of a signal
         self._deadline_s = math.inf
         self._text = b""
         self._mark = secrets.token_hex(8)
@@ -142,7 +141,7 @@ class Fork:
 
     def __init__(self, server: Child, request: Path) -> None:
         self.has_ended = False
-        self.code: IntOrNone = None
+        self.code: int | None = None
         self._server = server
         self.limit_time = server.limit_time
         server.send(os.fsencode(request))
@@ -357,7 +356,7 @@ def count_memory_kills() -> int:
 
 
 def explain_end(
-    code: IntOrNone,
+    code: int | None,
     at: str,
     target: str,
     log: str,

@@ -58,7 +58,6 @@ from analyzer.model.contract.child_messages import (
     TargetSpec,
     write_message,
 )
-from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.run_note import TargetNote, read_run_file
 from analyzer.model.errors import (
     AnalyzerError,
@@ -78,7 +77,7 @@ _INTERRUPTED = "Interrupted; no run was written."
 _PARTING_S = 10.0  # for the user's exit handlers after the last message
 
 # Takes the answer for a size and returns the next size, or None.
-NextSize = Callable[[SizeRun], IntOrNone]
+NextSize = Callable[[SizeRun], int | None]
 
 
 def capture(
@@ -197,7 +196,7 @@ def _send_sizes(
         return
 
     os.mkfifo(pipe)
-    descriptor: IntOrNone = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
+    descriptor: int | None = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
 
     def send(answer: SizeRun) -> None:
         nonlocal descriptor
@@ -298,7 +297,7 @@ def _save_log(log: Path) -> str:
 def capture_live(
     target: Any,
     options: CaptureOptions,
-    out: PathOrNone,
+    out: Path | None,
     *,
     force: bool,
 ) -> Path:
@@ -343,7 +342,7 @@ def capture_live(
 def capture_unrun(
     target: Any,
     options: CaptureOptions,
-    out: PathOrNone,
+    out: Path | None,
     *,
     force: bool,
 ) -> Path:
@@ -363,7 +362,7 @@ def capture_unrun(
 def _capture_here(
     target: Any,
     options: CaptureOptions,
-    out: PathOrNone,
+    out: Path | None,
     run: Callable[[Callable[[], Program], Path], Captured],
     *,
     force: bool,
@@ -413,7 +412,7 @@ def make_allocator_error(instead: str) -> TargetError:
 
 def _check_target(
     target: Any,
-    out: PathOrNone,
+    out: Path | None,
     *,
     force: bool,
 ) -> tuple[TargetSpec, Path]:

@@ -26,7 +26,6 @@ from analyzer.capture.run.step_variables import (
 )
 from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.watch.user_lines import find_calling_line
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.graph.graph_index import Phase
 from analyzer.tracing.parse.event_columns import MARKER_PREFIX
 
@@ -111,7 +110,7 @@ class Observations:
 
     def add_gradients(self, gradients: Any) -> None:
         """Record a structure of gradients, except None."""
-        addresses: list[IntOrNone] = []
+        addresses: list[int | None] = []
         for leaf in tf.nest.flatten(gradients, expand_composites=False):
             tensor = leaf
             if isinstance(leaf, tf.IndexedSlices):

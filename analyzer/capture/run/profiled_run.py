@@ -37,7 +37,7 @@ from analyzer.capture.run.true_values import trace_with_true_values
 from analyzer.capture.targets.host_setup import collect_setup_values
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.contract.child_messages import SizeRun
-from analyzer.model.contract.fields import IntOrNone, PathOrNone, TwoSizes
+from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.run_note import STEP_WITH_ALL, Failure, StepConfig
 from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
 from analyzer.model.interrupts import pause_collector
@@ -88,7 +88,7 @@ def run_steps(
     *,
     end_trace: Callable[[], None] = lambda: None,
     own_process: bool = True,
-    dump: PathOrNone = None,
+    dump: Path | None = None,
     then: Callable[[Capturing], None] | None = None,
 ) -> Captured:
     """Make the step and run it ``steps`` times; call inside ``profiling``, except with ``then``.
@@ -397,7 +397,7 @@ def _check_pool(error: Failure | None) -> Failure | None:
     return error
 
 
-def _measure(program: Program, steps: int, size: IntOrNone = None) -> Failure | None:
+def _measure(program: Program, steps: int, size: int | None = None) -> Failure | None:
     """Run several steps, at another size if one is given; return the error, if any.
 
     The peak is that of all steps but the first, in which cuDNN's trials take what memory they find.

@@ -30,7 +30,7 @@ from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
 from analyzer.model import __version__
-from analyzer.model.contract.fields import IntOrNone, TwoSizes
+from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.run_note import (
     CompiledFunction,
     DeviceNote,
@@ -70,7 +70,7 @@ class Capturing:
     program: Program
     observed: Observations
     variables: StepVariables
-    inputs: list[IntOrNone]  # address of each
+    inputs: list[int | None]  # address of each
     wanted: int  # steps
     function: Any = None  # concrete; None if the step runs eagerly
     done: int = 0
@@ -288,7 +288,7 @@ def note_compiled_functions(program: Program, function: Any) -> list[str]:
 def _describe_inputs(
     program: Program,
     function: Any,
-    addresses: Sequence[IntOrNone],
+    addresses: Sequence[int | None],
 ) -> tuple[Input, ...]:
     names = [f"input {index}" for index in range(len(program.args))]
     if function is not None:

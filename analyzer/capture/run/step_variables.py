@@ -24,7 +24,7 @@ from analyzer.capture.private_names import (
 )
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.targets.step_program import Program
-from analyzer.model.contract.fields import SMALL_ELEMENTS, Category, IntOrNone
+from analyzer.model.contract.fields import SMALL_ELEMENTS, Category
 from analyzer.model.contract.run_note import (
     ACCUMULATOR_ROLE,
     STATE_ROLE,
@@ -52,12 +52,12 @@ class StepVariables:
     def __init__(self, program: Program, function: Any = None) -> None:
         self.program = program
         self.function = function
-        self.snapshots: list[list[IntOrNone]] = []  # None: an unknown address
+        self.snapshots: list[list[int | None]] = []  # None: an unknown address
         self.raw: list[Any] = []  # the ``tf.Variable`` of each row
         self._known: set[int] = set()
         self._owners: list[tuple[Category, str, str]] = []
         self._unread: set[int] | None = None  # None: not searched for yet
-        self._last: dict[int, IntOrNone] = {}  # addresses known before ``forget``
+        self._last: dict[int, int | None] = {}  # addresses known before ``forget``
 
     def forget(self) -> None:
         """Drop the variables and the function, so that they live as long as the program needs them."""
@@ -158,7 +158,7 @@ class StepVariables:
             self.refresh()
             is_later = self.snapshots or self.program.function is None
             unread = (self._unread or ()) if is_later else ()
-            addresses: list[IntOrNone] = []
+            addresses: list[int | None] = []
 
             for one in self.raw:
                 address = self._last.get(id(one))
@@ -340,7 +340,7 @@ _get_pointer.restype = ctypes.c_void_p
 _get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
-def find_address(tensor: Any) -> IntOrNone:
+def find_address(tensor: Any) -> int | None:
     """Return the address of an eager tensor's first byte; None for strings, resources, empty tensors.
 
     TensorFlow copies and allocates nothing. ``DLTensor`` begins with the address, and TensorFlow sets
@@ -362,7 +362,7 @@ def find_address(tensor: Any) -> IntOrNone:
     return ctypes.c_uint64.from_address(pointer).value or None
 
 
-def find_variable_address(variable: Any) -> IntOrNone:
+def find_variable_address(variable: Any) -> int | None:
     """Return the address of a ``tf.Variable``'s buffer; None if it holds no plain tensor.
 
     None also if each read is a copy, as after an assignment to a part.

@@ -18,7 +18,6 @@ from analyzer.capture.targets.target_spec import (
     check_honoured,
 )
 from analyzer.model.contract.child_messages import CaptureOptions
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import TargetError
 
@@ -184,7 +183,7 @@ def _name_inputs(function: Any, signature: Any) -> list[str]:
     return names
 
 
-def find_batch_size(args: Any) -> IntOrNone:
+def find_batch_size(args: Any) -> int | None:
     """Return the first axis of the first tensor of a call; None if there is none."""
     tensors = (
         one for one in tf.nest.flatten(args) if tf.is_tensor(one) and one.shape.rank

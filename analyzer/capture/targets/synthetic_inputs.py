@@ -19,13 +19,12 @@ import tensorflow as tf
 from analyzer.capture.graph.unbacked_variables import make_unbacked_value
 from analyzer.capture.private_names import get_build_shapes, get_input_specs, get_layers
 from analyzer.model.contract.child_messages import CaptureOptions, Shapes
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.units import format_bytes
 
 # Sizes of the axes of an input; None for an open axis, or for an unknown number of axes.
-Axes: TypeAlias = tuple[IntOrNone, ...] | None
+Axes: TypeAlias = tuple[int | None, ...] | None
 _SEED = (0, 0)
 _RANDOM_FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
@@ -48,7 +47,7 @@ class BatchPart:
 
     shape: tuple[int, ...]
     dtype: Any
-    classes: IntOrNone = None
+    classes: int | None = None
     is_open: bool = False  # whether the graph does not know the size of the first axis
 
     def resize(self, size: int) -> BatchPart:
@@ -99,7 +98,7 @@ class BatchPart:
 def make_part(
     shape: Sequence[int],
     dtype: Any,
-    classes: IntOrNone = None,
+    classes: int | None = None,
 ) -> BatchPart:
     """Return a part of a batch; TargetError if it is too large."""
     part = BatchPart(tuple(shape), tf.as_dtype(dtype), classes)
@@ -108,7 +107,7 @@ def make_part(
     return part
 
 
-def open_batch(model: Any, data: Any, batch_size: IntOrNone) -> Any:
+def open_batch(model: Any, data: Any, batch_size: int | None) -> Any:
     """Return the data with an open batch axis; None if some axis is fixed or no batch axis."""
     inputs = tf.nest.flatten(get_input_specs(model))
     parts = [part for part in tf.nest.flatten(data) if part is not None]
@@ -181,7 +180,7 @@ def _to_tuples(data: Any) -> Any:
     return data
 
 
-def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, IntOrNone]:
+def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
     """Return the inputs of a Keras model, in the structure that it takes, and the batch size."""
     structure = get_input_specs(model)
     if structure is None:
@@ -246,7 +245,7 @@ def _guess_specs(model: Any, options: CaptureOptions) -> Any:
 
 def _is_shape(shape: Any) -> bool:
     is_sequence = isinstance(shape, list | tuple)
-    return is_sequence and all(isinstance(axis, IntOrNone) for axis in shape)
+    return is_sequence and all(isinstance(axis, int | None) for axis in shape)
 
 
 def _make_spec(model: Any, axes: Any, name: str) -> Any:
@@ -330,7 +329,7 @@ def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> Shapes:
     return filled
 
 
-def _check_batch(specs: Mapping[str, Axes], batch_size: IntOrNone) -> None:
+def _check_batch(specs: Mapping[str, Axes], batch_size: int | None) -> None:
     """Raise InputError if ``--batch-size`` fits no input's first axis."""
     batches = {name: axes and axes[0] for name, axes in specs.items() if axes != ()}
     if batch_size is None or None in batches.values() or batch_size in batches.values():
@@ -382,5 +381,5 @@ def _fill_axes(
     return tuple(batch_size if axis is None else axis for axis in axes or ())
 
 
-def _format_axes(axes: tuple[IntOrNone, ...]) -> str:
+def _format_axes(axes: tuple[int | None, ...]) -> str:
     return ",".join("?" if axis is None else str(axis) for axis in axes)

@@ -32,7 +32,6 @@ from analyzer.capture.watch.user_lines import (
     is_own,
     list_codes,
 )
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.run_note import (
     DataStage,
     HeldTensors,
@@ -204,7 +203,7 @@ class ProgramObjects:
         return rows
 
 
-def _count_elements(dataset: Any) -> IntOrNone:
+def _count_elements(dataset: Any) -> int | None:
     """Return the number of elements of a data set; None if unknown, infinite or too large."""
     try:
         count = int(dataset.cardinality())

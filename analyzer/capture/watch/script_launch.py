@@ -34,7 +34,6 @@ from analyzer.capture.process.run_folders import (
     publish,
 )
 from analyzer.model.contract.child_messages import WatchRequest, write_message
-from analyzer.model.contract.fields import PathOrNone
 from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.interrupts import (
     ENDING,
@@ -55,7 +54,7 @@ class ScriptEnd:
     """How a script ended, with a shell's exit status."""
 
     status: int
-    folder: PathOrNone = None  # the run folder
+    folder: Path | None = None  # the run folder
     note: WatchNote | None = None  # if no step was traced
     has_tensorflow: bool = False  # whether the script imported TensorFlow
     fault: str = ""  # traceback of an error of ours

@@ -20,7 +20,6 @@ from analyzer.capture.watch.held_tensors import find_holders, find_live_tensors
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.script_launch import POOL_FOLDER, POOL_RECORDS
 from analyzer.capture.watch.user_lines import Frame
-from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.run_note import (
     MOST_ROWS,
     FailedStep,
@@ -46,7 +45,7 @@ class StepReadings:
         self.process_peak = ProcessPeak()
 
         # gets each reading, for a view of the running script
-        self.live_file: PathOrNone = None
+        self.live_file: Path | None = None
         self._interval_s = _INTERVAL_S
         self._read_s = time.perf_counter()  # of the last reading
         self._devices: tuple[str, ...] = ()
@@ -229,7 +228,7 @@ def find_pool_holders(pool: Any) -> Iterator[tuple[int, str, str]]:
     """Yield bytes of a full pool, their holder and its line: variables, Python's names, the step."""
     sizes = {chunk.address: chunk.size for chunk in pool.chunk if chunk.in_use}
 
-    def take(addresses: Iterable[IntOrNone]) -> int:
+    def take(addresses: Iterable[int | None]) -> int:
         return sum(sizes.pop(address, 0) for address in addresses)
 
     yield (
@@ -301,7 +300,7 @@ class FailureRecord:
         )
 
 
-def _name_variables(variables: StepVariables | None) -> dict[IntOrNone, str]:
+def _name_variables(variables: StepVariables | None) -> dict[int | None, str]:
     """Return the path of each variable by the latest known address of its buffer."""
     if variables is None:
         return {}
@@ -310,7 +309,7 @@ def _name_variables(variables: StepVariables | None) -> dict[IntOrNone, str]:
         variables.snapshot()
 
     paths = [row.path for row in variables.rows()]
-    names: dict[IntOrNone, str] = {}
+    names: dict[int | None, str] = {}
 
     for addresses in variables.snapshots:
         names.update(zip(addresses, paths, strict=False))

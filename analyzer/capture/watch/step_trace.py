@@ -37,10 +37,8 @@ from analyzer.capture.watch.program_objects import count_host_containers
 from analyzer.capture.watch.step_readings import ProcessPeak
 from analyzer.capture.watch.traced_functions import (
     FunctionRecord,
-    MaybeRecord,
     get_latest_trace,
 )
-from analyzer.model.contract.fields import IntOrNone, PathOrNone
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
     Failure,
@@ -77,7 +75,7 @@ class StepTrace:
         *,
         steps: int,
         target: TargetNote,
-        dump: PathOrNone,
+        dump: Path | None,
         simulated_card: SimulatedCardNote | None,
         process_peak: ProcessPeak,
         values: ProgramValues | None,
@@ -92,7 +90,7 @@ class StepTrace:
         self._observing = ExitStack()
         self.observed = Observations()
         self.is_observing = False
-        self.batch_size: IntOrNone = None  # first axis of the steps' input
+        self.batch_size: int | None = None  # first axis of the steps' input
 
         # whether the program went on after the trace of its run ended
         self.is_cut = False
@@ -114,7 +112,7 @@ class StepTrace:
         self.resident: dict[int, Input] = {}
         self.containers: dict[int, int] = {}
 
-        self._record: MaybeRecord = None
+        self._record: FunctionRecord | None = None
         self.variables: StepVariables | None = None  # None before steps are chosen
         self._mark: Any = None
 
@@ -180,7 +178,7 @@ class StepTrace:
 
     # The steps
 
-    def open(self, record: MaybeRecord, *, least: int = 1) -> None:
+    def open(self, record: FunctionRecord | None, *, least: int = 1) -> None:
         """Trace the following calls of a function, ``least`` or more; None for eager steps."""
         self.containers = count_host_containers()
         tensors = find_live_tensors()  # some of them without an event
@@ -212,7 +210,7 @@ class StepTrace:
         variables.snapshot()
         self._begin_step()
 
-    def _choose(self, record: MaybeRecord, wanted: int) -> StepVariables:
+    def _choose(self, record: FunctionRecord | None, wanted: int) -> StepVariables:
         """Set the steps to the calls of a function; return their variables."""
         self._record = record
         self._wanted = wanted
@@ -255,7 +253,7 @@ class StepTrace:
 
         self._stop(has_snapshot=is_whole_step)
 
-    def close_run(self, record: MaybeRecord) -> bool:
+    def close_run(self, record: FunctionRecord | None) -> bool:
         """End the trace of the whole run, which counts as one step; return False if there is none."""
         if not (self._is_running or self._has_trace) or not self.is_observing:
             return False

@@ -126,9 +126,6 @@ class FunctionRecord:
         )
 
 
-MaybeRecord = FunctionRecord | None  # None for a call of no function of TensorFlow
-
-
 class FunctionLedger:
     """The records of all called functions, by their codes."""
 

@@ -22,7 +22,7 @@ from analyzer.model.contract.child_messages import (
     TargetKind,
     TargetSpec,
 )
-from analyzer.model.contract.fields import PathOrNone, StrPath
+from analyzer.model.contract.fields import StrPath
 from analyzer.model.contract.run_note import TargetNote, WatchNote
 from analyzer.model.errors import InputError, TraceError
 from analyzer.tracing.parse.run_folder import RUN_FILE, find_traces
@@ -45,13 +45,13 @@ class WatchBlock:
 
     def __init__(
         self,
-        out: PathOrNone,
+        out: Path | None,
         *,
         steps: int,
         warmup: int,
         name: str,
         force: bool,
-        on_oom: PathOrNone = None,
+        on_oom: Path | None = None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         if steps < 1 or warmup < 1:
@@ -101,7 +101,7 @@ class WatchBlock:
         """Whether the block has not ended."""
         return self._watcher is not None
 
-    def end(self, error: BaseException | None = None) -> PathOrNone:
+    def end(self, error: BaseException | None = None) -> Path | None:
         """Stop, and return the run folder; None if no step was traced or no report is wanted."""
         if self._watcher is None:
             return None

@@ -48,11 +48,10 @@ from analyzer.capture.watch.step_readings import (
 from analyzer.capture.watch.step_trace import StepTrace
 from analyzer.capture.watch.traced_functions import (
     FunctionLedger,
-    MaybeRecord,
+    FunctionRecord,
     takes_gradients,
 )
 from analyzer.capture.watch.user_lines import Frame, find_calling_line
-from analyzer.model.contract.fields import PathOrNone
 from analyzer.model.contract.run_note import (
     FailedStep,
     SimulatedCardNote,
@@ -108,7 +107,7 @@ class StepCandidates:
         extra = 0 if self._ranks[key] is StepRank.TRAINS else _EXTRA_CALLS
         return self._counts[key] >= max(self._warmup + extra, 1)
 
-    def choose(self, key: Hashable, record: MaybeRecord) -> None:
+    def choose(self, key: Hashable, record: FunctionRecord | None) -> None:
         """Choose the key of the steps, calls of the function of ``record`` if there is one."""
         self.chosen = key
         is_run = isinstance(key, tuple) and key[0] is _SESSION
@@ -201,7 +200,7 @@ class Watcher:
         steps: int,
         warmup: int,
         target: TargetNote,
-        dump: PathOrNone = None,
+        dump: Path | None = None,
         simulated_card: SimulatedCardNote | None = None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
@@ -237,10 +236,10 @@ class Watcher:
         self._on_failure = on_failure
         self._failed: FailedStep | None = None
         self._growth: GrowthCheck | None = None
-        self._record: MaybeRecord = None
-        self._chosen: MaybeRecord = None
+        self._record: FunctionRecord | None = None
+        self._chosen: FunctionRecord | None = None
         self._first_call_bytes = 0  # own peak after the latest function's first call
-        self._top: tuple[MaybeRecord, str] = None, ""  # the call of the peak
+        self._top: tuple[FunctionRecord | None, str] = None, ""  # the call of the peak
         self._turn = threading.RLock()  # of the program's threads, and of our own
         self._is_over = threading.Event()
 
@@ -355,7 +354,7 @@ class Watcher:
         return result
 
     def _note_top(
-        self, record: MaybeRecord, find_line: Callable[[], str] = str
+        self, record: FunctionRecord | None, find_line: Callable[[], str] = str
     ) -> None:
         if self.readings.has_new_peak():
             self._top = record, find_line()
@@ -469,7 +468,7 @@ class Watcher:
         self,
         key: Hashable,
         rank: StepRank,
-        record: MaybeRecord = None,
+        record: FunctionRecord | None = None,
     ) -> None:
         """Count a call that may be a step; an error of ours ends the watching, not the program."""
         try:
@@ -483,7 +482,7 @@ class Watcher:
         self,
         key: Hashable,
         rank: StepRank,
-        record: MaybeRecord,
+        record: FunctionRecord | None,
     ) -> None:
         """Count a call; it may end a step, or start the trace."""
         count = self._candidates.count(key, rank)
@@ -512,7 +511,7 @@ class Watcher:
                 is_last=is_last,
             )
 
-    def _open_trace(self, key: Hashable, record: MaybeRecord) -> None:
+    def _open_trace(self, key: Hashable, record: FunctionRecord | None) -> None:
         """Trace a key's calls as steps, and discard a trace of calls less like a step."""
         self.trace.discard()
         self._growth = None

@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.recording.records import alive_at, main_allocator_rows, timeline
 from analyzer.model.units import format_bytes
 from analyzer.report.untrusted import printable
@@ -69,8 +68,8 @@ def tracing_block() -> Iterator[BlockMeasure]:
 
 def describe_excess(
     measure: BlockMeasure,
-    memory: IntOrNone,
-    growth: IntOrNone,
+    memory: int | None,
+    growth: int | None,
 ) -> str:
     """Return the limits in bytes that are exceeded, with the largest tensors; empty if none is."""
     at_peak = tensor_lines(measure.at_peak, "alive at the peak")
@@ -91,7 +90,7 @@ def describe_excess(
 def _state_excess(
     words: str,
     size: int,
-    limit: IntOrNone,
+    limit: int | None,
     tensors: Iterator[str],
 ) -> Iterator[str]:
     """Yield a line about a size above its limit, and the lines about its tensors."""

@@ -12,7 +12,6 @@ from msgspec import Struct, convert, to_builtins
 from analyzer.model.contract.fields import (
     Bytes,
     Choice,
-    IntOrNone,
     Name,
     ReportRecord,
     Text,
@@ -25,8 +24,6 @@ from analyzer.model.errors import AnalyzerError, FailureKind
 Shapes = Mapping[str, tuple[int, ...]]
 
 # of an option; None for the default
-IntOrDefault = int | None
-FlagOrDefault = bool | None
 
 # ``run``: run the step and trace it. ``static``: take its graph and run nothing. ``sizes``: run it at
 # several sizes and answer for each whether it ran.
@@ -89,19 +86,19 @@ class StepOptions(TypedDict, total=False):
     An omitted option has the default of ``CaptureOptions``.
     """
 
-    steps: IntOrDefault  # steps to trace
-    batch_size: IntOrDefault  # size of an open batch axis
+    steps: int | None  # steps to trace
+    batch_size: int | None  # size of an open batch axis
     mode: str  # ``train``, ``infer`` or ``generate``; empty for the target's own
     shapes: Shapes
     optimizer: str  # of Keras; empty for the compiled one
     loss: str  # of Keras; empty for the compiled one, or one that fits the output
-    jit: FlagOrDefault  # compile with XLA; None for the model's own choice
+    jit: bool | None  # compile with XLA; None for the model's own choice
     dtype_policy: str  # of Keras, for building the model
-    inter_op_threads: IntOrDefault  # threads that run ops in parallel
+    inter_op_threads: int | None  # threads that run ops in parallel
     device: str  # ``cpu`` or ``gpu``; empty for a GPU if there is one
     gpu: str  # a simulated card: ``t4``, ``2xt4``
-    memory_limit_bytes: IntOrDefault  # TensorFlow's memory limit; None for its default
-    growth: FlagOrDefault  # whether the pool of a simulated card grows on demand
+    memory_limit_bytes: int | None  # TensorFlow's memory limit; None for its default
+    growth: bool | None  # whether the pool of a simulated card grows on demand
     # values that depend on data, or answers of a simulated card's libraries, by name
     assume: Mapping[str, int]
 
@@ -110,20 +107,20 @@ class StepOptions(TypedDict, total=False):
 class CaptureOptions:
     """How the step is built and run; None or an empty value means the default."""
 
-    steps: IntOrDefault = None
+    steps: int | None = None
     mode: str = ""
-    batch_size: IntOrDefault = None
+    batch_size: int | None = None
     shapes: Shapes = field(default_factory=dict)
     optimizer: str = ""  # default: the compiled one, else ``OPTIMIZER``
     loss: str = ""  # default: the compiled one, else one that fits the output
-    jit: FlagOrDefault = None  # default: as the model or Keras chooses
+    jit: bool | None = None  # default: as the model or Keras chooses
     dtype_policy: str = ""
-    inter_op_threads: IntOrDefault = None
+    inter_op_threads: int | None = None
     device: str = ""  # default: ``gpu`` if there is one
     gpu: str = ""  # simulated card; several as ``t4,t4`` or ``2xt4``
     # of a simulated card or a traced CPU (there whole MiB)
-    memory_limit_bytes: IntOrDefault = None
-    growth: FlagOrDefault = None  # whether a simulated card's pool grows
+    memory_limit_bytes: int | None = None
+    growth: bool | None = None  # whether a simulated card's pool grows
     # whether a simulated card's pool may be smaller than its limit
     has_short_pool: bool = False
     is_unlimited: bool = False  # whether a simulated card has room for any step
@@ -194,8 +191,8 @@ WORKSPACE, PRODUCT_WORKSPACE, RECURRENT_RESERVE, BATCH_NORM_RESERVE, CONTEXT = (
 class WhatIf:
     """Allocator settings for a replay; None keeps the recording's setting."""
 
-    memory_limit_bytes: IntOrDefault = None
-    growth: FlagOrDefault = None
+    memory_limit_bytes: int | None = None
+    growth: bool | None = None
 
     @property
     def is_asked(self) -> bool:
@@ -215,7 +212,7 @@ class StageBegun(Struct, frozen=True, tag_field="message", tag="stage"):
 class SizeRun(Struct, frozen=True, kw_only=True, tag_field="message", tag="size"):
     """The answer of a run at one size."""
 
-    peak_bytes: IntOrNone = None  # of the card's allocator; None if the run failed
+    peak_bytes: int | None = None  # of the card's allocator; None if the run failed
     fixed_bytes: int = 0  # in use between steps
     kind: FailureKind | None = None  # why it failed
     detail: str = ""  # the error

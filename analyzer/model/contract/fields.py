@@ -3,16 +3,13 @@
 import math
 import os
 from enum import Enum
-from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 # a path that a caller gives
 StrPath = str | os.PathLike[str]
-PathOrNone = Path | None
 
-IntOrNone = int | None  # a whole number; None if it is unknown or not given
 
 MOST_BYTES = 1 << 50  # limit of the size of one buffer: 1 PiB
 # limit of a number of repetitions: steps, constants, compilations

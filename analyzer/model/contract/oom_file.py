@@ -4,13 +4,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from analyzer.model.contract.fields import IntOrNone, Lengths, ReportRecord
+from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.contract.report_file import StepRemedy
 
 OOM_VERSION = 1
-
-SizeOrNone = IntOrNone  # None if the log lacks it
-TextOrNone = str | None
 
 
 class AskedFor(ReportRecord, frozen=True):
@@ -55,9 +52,9 @@ class OomVerdict(ReportRecord, frozen=True):
 class OomCard(ReportRecord, frozen=True):
     """The card in the log; ``is_from_catalogue`` if its total comes from the card table."""
 
-    name: TextOrNone
-    total_bytes: SizeOrNone
-    free_bytes: SizeOrNone
+    name: str | None
+    total_bytes: int | None
+    free_bytes: int | None
     is_from_catalogue: bool = False
 
 
@@ -86,24 +83,24 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
     line: int
     process: str
     kind: str
-    allocator: TextOrNone
-    device: TextOrNone
-    op: TextOrNone
-    op_type: TextOrNone
-    requested_by: TextOrNone
-    source: TextOrNone
+    allocator: str | None
+    device: str | None
+    op: str | None
+    op_type: str | None
+    requested_by: str | None
+    source: str | None
     shape: tuple[int, ...] | None
-    dtype: TextOrNone
+    dtype: str | None
     asked: AskedFor | None
-    limit_bytes: SizeOrNone
-    in_use_bytes: SizeOrNone
-    peak_in_use_bytes: SizeOrNone
-    pool_bytes: SizeOrNone
-    free_bytes: SizeOrNone
-    largest_hole_bytes: SizeOrNone
-    regions: SizeOrNone
-    room_bytes: SizeOrNone
-    waste_bytes: SizeOrNone
+    limit_bytes: int | None
+    in_use_bytes: int | None
+    peak_in_use_bytes: int | None
+    pool_bytes: int | None
+    free_bytes: int | None
+    largest_hole_bytes: int | None
+    regions: int | None
+    room_bytes: int | None
+    waste_bytes: int | None
     ranges: dict[str, tuple[int, int]]
     card: OomCard | None
     verdict: OomVerdict
@@ -129,8 +126,8 @@ class Reproduction(ReportRecord, frozen=True, kw_only=True):
     """A run of the step on a simulated card with the limit of the log: its failure, and the changes."""
 
     fails: bool
-    op: TextOrNone = None
-    requested_bytes: SizeOrNone = None
+    op: str | None = None
+    requested_bytes: int | None = None
     is_same_op: bool = False
     is_same_request: bool = False
     runs: int = 1  # of the step, each in a process of its own
@@ -150,7 +147,7 @@ class OomDocument(ReportRecord, frozen=True, kw_only=True):
     failures_not_shown: int
     refusals: tuple[OomRefusals, ...]
     notes: tuple[str, ...]
-    next_command: TextOrNone = None
+    next_command: str | None = None
     # full length of each list that was shortened
     shortened: Lengths = {}
     reproduction: Reproduction | None = None

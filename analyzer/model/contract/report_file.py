@@ -26,7 +26,6 @@ from analyzer.model.contract.fields import (
     Choice,
     EvidenceRow,
     Instant,
-    IntOrNone,
     Lengths,
     Name,
     ReportRecord,
@@ -313,7 +312,7 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     headline: Text
 
     @property
-    def pool_limit_bytes(self) -> IntOrNone:
+    def pool_limit_bytes(self) -> int | None:
         """The part of the limit that TensorFlow's pool may take; None without a limit."""
         beside = None if self.need is None else self.need.beside_pool
         if self.limit_bytes is None or beside is None:

@@ -25,7 +25,6 @@ from analyzer.model.contract.fields import (
     Category,
     Count,
     Index,
-    IntOrNone,
     Name,
     ReportRecord,
     Shape,
@@ -239,7 +238,7 @@ class VariableNote:
     device: Name = ""  # its device by TensorFlow's name
 
     @property
-    def size_bytes(self) -> IntOrNone:
+    def size_bytes(self) -> int | None:
         """Bytes of its elements; None if unknown."""
         return tensor_bytes(self.dtype, self.shape)
 
@@ -339,7 +338,7 @@ class SimulatedCardNote(Struct, frozen=True, kw_only=True):
     # of each convolution: bytes of the chosen workspace, the least and the most likely ones
     workspaces: tuple[tuple[Bytes, Bytes, Bytes], ...] = ()
 
-    def spare_of(self, card: IntOrNone) -> int:
+    def spare_of(self, card: int | None) -> int:
         """Return the bytes by which a card's pool was smaller than its limit, by number."""
         if self.spare_bytes and card is not None:
             return self.spare_bytes[card]
@@ -457,7 +456,7 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
     shape: Shape | None  # -1 for an unknown axis, None for an unknown rank
 
     @property
-    def size_bytes(self) -> IntOrNone:
+    def size_bytes(self) -> int | None:
         """Bytes of the elements; None if the shape or the element size is unknown."""
         return tensor_bytes(self.dtype, self.shape)
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.contract.fields import Category, IntOrNone
+from analyzer.model.contract.fields import Category
 from analyzer.model.contract.run_note import (
     ACCUMULATOR_ROLE,
     STATE_ROLE,
@@ -35,7 +35,7 @@ _TEXTS = ("op_type", "layer", "source", "tensor", "variable", "category", "role"
 
 # A buffer that holds a variable: its row, the variable's number, and the instant from which it holds
 # the variable (None for its birth).
-Holding = tuple[int, int, IntOrNone]
+Holding = tuple[int, int, int | None]
 
 
 class Labels:
@@ -59,7 +59,7 @@ class Labels:
         category: Category | str,
         *,
         role: str,
-        turns_at: IntOrNone = None,
+        turns_at: int | None = None,
     ) -> None:
         """Set the category of one buffer, from the instant ``turns_at`` (None: from its birth)."""
         self.category[row] = Category(category).value

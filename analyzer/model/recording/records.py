@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.contract.fields import Category, Choice, IntOrNone, TwoSizes
+from analyzer.model.contract.fields import Category, Choice, TwoSizes
 from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import DamageRow, StatedRange, TrustFigures
 from analyzer.model.contract.report_file import Device as Device
@@ -135,11 +135,11 @@ class Step:
     """One step."""
 
     index: int  # from 0
-    number: IntOrNone  # the training program's
+    number: int | None  # the training program's
     first: int  # instants; ``last`` is smaller if there are no events
     last: int
-    start_ps: IntOrNone = None  # None in a prediction
-    end_ps: IntOrNone = None
+    start_ps: int | None = None  # None in a prediction
+    end_ps: int | None = None
 
     @property
     def duration_s(self) -> float | None:
@@ -423,7 +423,7 @@ def undivided_rows(table: pd.DataFrame) -> pd.DataFrame:
 UNPAIRED = -1
 
 
-def card_number(allocator: str) -> IntOrNone:
+def card_number(allocator: str) -> int | None:
     """Return TensorFlow's number of the card of an allocator; None if it is of no card."""
     match = re.fullmatch(r"GPU_(\d+)_bfc", allocator)
     return None if match is None else int(match[1])
@@ -457,7 +457,7 @@ HOST_ALLOCATORS = frozenset(
 )
 
 
-def find_own_peak(recording: Recording) -> IntOrNone:
+def find_own_peak(recording: Recording) -> int | None:
     """Return TensorFlow's own peak since the program's start, on the recorded device."""
     peaks = () if recording.watch is None else recording.watch.own_peaks
     if recording.allocator in HOST_ALLOCATORS - {CPU_DEVICE}:
@@ -515,7 +515,7 @@ def find_peaks(events: pd.DataFrame) -> dict[str, int]:
     return {str(name): int(size) for name, size in peaks.items()}
 
 
-def find_limit(events: pd.DataFrame, allocator: str) -> IntOrNone:
+def find_limit(events: pd.DataFrame, allocator: str) -> int | None:
     """Return the limit that an allocator's last event states; None if it has no statistics."""
     own = events.loc[events["allocator"] == allocator]
     in_use, available = own[["in_use_bytes", "available_bytes"]].tail(1).sum()

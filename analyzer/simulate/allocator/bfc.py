@@ -12,7 +12,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.errors import InputError
 from analyzer.model.units import GRANULE_BYTES, round_up
 
@@ -114,7 +113,7 @@ class BfcAllocator:
     def allocate(
         self,
         requested_bytes: int,
-        region_address: IntOrNone = None,
+        region_address: int | None = None,
     ) -> Chunk | None:
         """Return the chunk for a request; None if it does not fit.
 
@@ -194,7 +193,7 @@ class BfcAllocator:
         del self._free_chunks[chunk.address]
         del self._free[bisect_left(self._free, (chunk.size_bytes, chunk.address))]
 
-    def _extend(self, rounded_bytes: int, known_address: IntOrNone) -> bool:
+    def _extend(self, rounded_bytes: int, known_address: int | None) -> bool:
         """Take a region that can hold the request; return whether the limit allows it."""
         left_bytes = self.options.memory_limit_bytes - self.pool_bytes
         available_bytes = left_bytes // GRANULE_BYTES * GRANULE_BYTES
@@ -217,7 +216,7 @@ class BfcAllocator:
 
         return True
 
-    def _choose_address(self, size_bytes: int, known_address: IntOrNone) -> int:
+    def _choose_address(self, size_bytes: int, known_address: int | None) -> int:
         """Return the address of a new region: the known one if it is free, else beside the others."""
         count = len(self.region_bytes)
         address = known_address

@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.report_file import ReplayCheck, ReplayFailure
 from analyzer.model.errors import InputError, TraceError
 from analyzer.model.recording.records import TRIAL, WORKSPACE, Recording
@@ -108,7 +107,7 @@ def from_allocations(
     allocations: pd.DataFrame,
     *,
     allocator: str | None = None,
-    n_events: IntOrNone = None,
+    n_events: int | None = None,
 ) -> Sequence:
     """Return the births and frees of the rows of an allocations table, in order.
 

@@ -23,7 +23,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.run_note import CONSTANTS, op_types
 from analyzer.model.graph.graph_index import reach
 from analyzer.simulate.predict.ledger import Ledger, Tensor, share
@@ -397,7 +396,7 @@ class ControlFlow:
 
         return [part for part in parts if self._ops[part].type not in ignored]
 
-    def _count(self, node: int) -> IntOrNone:
+    def _count(self, node: int) -> int | None:
         """Return the trips that a comparison of a counter allows; None for another part."""
         further = _COUNTS.get(self._ops[node].type)
         if further is None or len(self._sources[node]) != 2:
@@ -436,7 +435,7 @@ class ControlFlow:
 
         return sources if is_loop else []
 
-    def _find_value(self, node: int) -> IntOrNone:
+    def _find_value(self, node: int) -> int | None:
         """Return a number that the graph tells: a constant, an argument, or a counter at its end."""
         source = self._find_source(node)
         op = self._ops[source]
@@ -481,7 +480,7 @@ class ControlFlow:
 
         return node
 
-    def _find_entry(self, node: int) -> IntOrNone:
+    def _find_entry(self, node: int) -> int | None:
         """Return the node whose value enters a loop and stays the same in it; None for others."""
         merge = self._sources[node][0] if self._ops[node].type in SWITCHES else node
         edges = self._find_edges(merge)
@@ -496,7 +495,7 @@ class ControlFlow:
 
         return entry if is_same else None
 
-    def _find_stored(self, node: int) -> IntOrNone:
+    def _find_stored(self, node: int) -> int | None:
         """Return the node of the number that a list or an optional got; None if unknown."""
 
         def find_near(part: int) -> list[int]:
@@ -510,7 +509,7 @@ class ControlFlow:
 
         return None
 
-    def _find_outcome(self, predicate: int) -> IntOrNone:
+    def _find_outcome(self, predicate: int) -> int | None:
         """Return the outcome of a check of numbers; None for another predicate."""
         kinds = {self._ops[part].type for part in self._list_parts(predicate)}
         if kinds <= _PASSED:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
-from analyzer.model.contract.fields import Category, IntOrNone
+from analyzer.model.contract.fields import Category
 from analyzer.model.contract.run_note import RESULT_TYPES
 from analyzer.model.graph.graph_index import Label
 from analyzer.model.recording.records import WORKSPACE
@@ -45,7 +45,7 @@ class Buffer:
     output: int = -1  # output of that node; -1 for a temporary
     region: str = ""
     references: int = 1
-    dies: IntOrNone = None
+    dies: int | None = None
     variable: int = -1  # number of the variable whose value it is or became
     value_since: int = -1  # instant from which it is that value; -1 for its birth
     # of a TensorList; None for one that was never set

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from analyzer.cards.catalogue import find_gpu, memory_limit
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.contract.run_note import TargetNote
@@ -65,7 +64,7 @@ _MOST_DECISIONS = 6  # most decisions to describe one by one
 def predict_note(
     note: RunNote,
     *,
-    limit_bytes: IntOrNone = None,
+    limit_bytes: int | None = None,
     growth: bool = False,
     search: bool = False,
 ) -> Recording:
@@ -347,7 +346,7 @@ TRIAL_BYTES = 16 << 20
 HELD_SHARE = 0.015
 
 
-def state_range(prediction: Prediction, card_limit_bytes: IntOrNone) -> StatedRange:
+def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedRange:
     """Return the range of the peak; ``card_limit_bytes`` is None for a CPU."""
     requested = prediction.requested
     below, above = _find_margins(prediction)

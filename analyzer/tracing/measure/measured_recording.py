@@ -8,7 +8,7 @@ import pandas as pd
 from msgspec import structs
 
 from analyzer.cards.catalogue import all_gpus, find_gpu, memory_limit
-from analyzer.model.contract.fields import Category, IntOrNone, PathOrNone, tensor_bytes
+from analyzer.model.contract.fields import Category, tensor_bytes
 from analyzer.model.contract.reading import read_table
 from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.contract.run_note import (
@@ -136,7 +136,7 @@ def measure(
     note: RunNote | None,
     path: Path,
     *,
-    named: PathOrNone = None,
+    named: Path | None = None,
     allocator: str = "",
     warnings: Sequence[str] = (),
 ) -> Recording:
@@ -403,7 +403,7 @@ def _find_earlier_buffers(
 
     index = AddressIndex(table)
 
-    def choose(pairs: Iterable[tuple[IntOrNone, IntOrNone]]) -> dict[int, int]:
+    def choose(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, int]:
         return {
             address: size
             for address, size in pairs

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.contract.fields import Category, IntOrNone, tensor_bytes
+from analyzer.model.contract.fields import Category, tensor_bytes
 from analyzer.model.contract.run_note import (
     ACCUMULATOR_ROLE,
     CONVOLUTIONS,
@@ -487,7 +487,7 @@ class AddressIndex:
         self._dies = allocations["dies"].to_numpy()
         self._rows = allocations.groupby("address").indices
 
-    def at(self, address: int, instant: int) -> IntOrNone:
+    def at(self, address: int, instant: int) -> int | None:
         """Return the row that is alive at ``instant`` at ``address``, or None."""
         for row in self._rows.get(address, ()):
             if self._born[row] <= instant < self._dies[row]:
@@ -552,7 +552,7 @@ def _add_unread(
     may_hold = on_card if on_card.any() else may_hold
 
     held = {number for _, number, _ in holdings.values()}
-    wanted: dict[IntOrNone, list[int]] = {}
+    wanted: dict[int | None, list[int]] = {}
 
     for number, variable in enumerate(note.variables):
         if number not in held:

@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pandas as pd
 from google.protobuf.message import DecodeError
 
-from analyzer.model.contract.fields import IntOrNone
 from analyzer.model.contract.reading import read_table
 from analyzer.model.recording.records import EVENTS, TextNumbers, text_category
 from analyzer.tracing.parse.protobuf import TEXTS, decode_text
@@ -295,7 +294,7 @@ class PlaneNames:
 
         self._keys = {text: key for key, text in reversed(self.stats.items())}
 
-    def stat_key(self, name: str) -> IntOrNone:
+    def stat_key(self, name: str) -> int | None:
         """Return the key of a statistic, None if the plane has none of this name."""
         return self._keys.get(name)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analyzer.model.contract.fields import PathOrNone
 from analyzer.model.contract.reading import read_regular_file, sibling_file, unpack
 from analyzer.model.contract.run_note import (
     DAMAGED,
@@ -134,7 +133,7 @@ def _list_files(folder: Path) -> list[Path]:
     return [file for file in files if file.name.endswith(_SUFFIXES) and file.is_file()]
 
 
-def find_run_file(trace: Path, name: str = RUN_FILE) -> PathOrNone:
+def find_run_file(trace: Path, name: str = RUN_FILE) -> Path | None:
     """Return the capture's note beside ``trace``, or None for a trace of another program."""
     return next(
         (f / name for f in list(trace.parents)[:5] if (f / name).is_file()),
