@@ -50,6 +50,8 @@ _OF_WEIGHTS = (Category.GRADIENT.value, Category.TEMPORARY.value)
 
 # Name of a cast inside an op, such as ``dense/MatMul/Cast``: mixed precision casts its weight.
 _CAST_OF_WEIGHT = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
+_WEIGHT_BYTES = 4  # of a number
+_PACKED_RATIO = 1.25  # with the second bias, of all weights of a layer at most
 _STATE_RATIO = 0.2  # share of the peak from which on optimizer state is reported
 _ONE_SLOT = ("SGD", "RMSprop", "Adagrad", "Lion")  # per parameter, as usual
 _OF_BUFFER = [
@@ -123,10 +125,13 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     peak = analysis.peak.requested_bytes
 
     batch = find_batch(analysis)
-    if _is_paired(analysis, batch):
+    rows = analysis.rows
+
+    # A tensor that is no input, such as a graph's adjacency, may pair the examples.
+    inputs = rows.loc[rows["category"] == Category.INPUT, "shape"]
+    if f"[{batch},{batch}]" in _shapes_given(analysis).difference(inputs):
         return
 
-    rows = analysis.rows
     is_own = rows["born"].between(analysis.first, analysis.last)
     is_own |= rows["category"].isin([Category.INPUT, Category.CONSTANT])
     both = rows.loc[is_own | rows.index.isin(alive.index), _OF_BUFFER]
@@ -147,12 +152,6 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         detail="",
         saves_bytes=saves,
     )
-
-
-def _is_paired(analysis: Analysis, batch: int) -> bool:
-    """Say whether a tensor that is no input, such as a graph's adjacency, pairs the examples."""
-    shapes = analysis.rows.loc[analysis.rows["category"] == Category.INPUT, "shape"]
-    return f"[{batch},{batch}]" in _shapes_given(analysis).difference(shapes)
 
 
 def _shapes_given(analysis: Analysis) -> set[str]:
@@ -210,22 +209,20 @@ def _axes_of(shape: str) -> str:
     return str(sorted(axes)) if len(axes) > 2 else shape
 
 
-def _is_packed(rows: pd.DataFrame, variables: pd.DataFrame) -> pd.Series[bool]:
-    """Say of each buffer if it is a vector as long as a kernel of its layer.
+def _is_packed(rows: pd.DataFrame, every: pd.DataFrame) -> pd.Series[bool]:
+    """Say of each buffer if it is a vector as long as all weights of its layer.
 
     cuDNN packs the weights of a recurrent layer, and their gradients, into a vector
-    (``_cudnn_lstm``, ``keras/src/backend/tensorflow/rnn.py``). The kernel belongs to the layer's cell.
+    (``_cudnn_lstm``, ``keras/src/backend/tensorflow/rnn.py``), with a second bias for an LSTM. The
+    weights belong to the layer's cell.
     """
-    kernels = variables[variables["shape"].str.contains(",")]
-    layers = kernels["layer"].astype(str).str.replace(r"/?[^/]*$", "", regex=True)
-    lengths = kernels["shape"].astype(str).map(_count_elements).groupby(layers).max()
-
+    weights = every[every["category"] == Category.PARAMETER]
+    layers = weights["layer"].astype(str).str.replace(r"/?[^/]*$", "", regex=True)
+    lengths = weights["requested_bytes"].groupby(layers).sum() / _WEIGHT_BYTES
     first = rows["shape"].map(_first_axis).astype("float64")
-    return first >= rows["layer"].astype(str).map(lengths).astype("float64")
+    ratio = first / rows["layer"].astype(str).map(lengths).astype("float64")
 
-
-def _count_elements(shape: str) -> int:
-    return math.prod(map(int, re.findall(r"\d+", shape)))
+    return ratio.between(1, _PACKED_RATIO)
 
 
 def _freed_by_half(
@@ -250,7 +247,7 @@ def _freed_by_half(
     is_weight = rows["category"].isin(_OF_WEIGHTS) & shapes.map(_axes_of).isin(weights)
     is_weight |= rows["variable"] != ""
     is_weight |= rows["op"].map(_CAST_OF_WEIGHT.search).notna()
-    is_weight |= _is_packed(rows, analysis.rows[is_variable])
+    is_weight |= _is_packed(rows, analysis.rows)
 
     # Most activations have the batch as their first axis, so those of unknown shape count too.
     is_example = is_retained(rows) | is_passing(rows) | rows["role"].eq(BATCH_ROLE)
