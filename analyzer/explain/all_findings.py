@@ -53,6 +53,7 @@ _CAUSES = (
     "kept-again",
     "from-python",
     "persistent-tape",
+    "trained-base",
     "data-stage",
 )
 
@@ -66,6 +67,7 @@ _OF_A_STEP = (
     amplification.find_summands,
     amplification.find_kept_by_tape,
     layers.find_kept_again,
+    layers.find_trained_base,
     peak_tensors.find_whole_set,
     peak_tensors.find_eager_results,
     peak_tensors.find_batch_tensors,

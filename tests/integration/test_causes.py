@@ -31,6 +31,7 @@ CAUSES = {
     "kept-again": "called looped",
     "wide-kernel": "flattened recurrent",
     "one-hot": "targets",
+    "trained-base": "pretrained",
 }
 
 
