@@ -214,13 +214,12 @@ def find_trained_base(analysis: Analysis) -> Iterator[Finding]:
 
     forward = rows[(rows["category"] == "activation") & (rows["born"] > analysis.first)]
     births = forward["born"]
-    layers = forward["layer"]
-    own = forward[layers.isin(loaded)]
+    own = forward[forward["layer"].isin(loaded)]
     if own.empty or not new:
         return
 
     first = births[own["requested_bytes"].idxmax()]
-    news = births[layers.isin(new)]
+    news = births[forward["layer"].isin(new)]
     start = news[news > first].min()  # unknown if XLA fuses the first new op
     before = forward[~(births >= start)]
     if news.min() < first and not start > first:

@@ -50,7 +50,6 @@ _OF_WEIGHTS = (Category.GRADIENT.value, Category.TEMPORARY.value)
 
 # Name of a cast inside an op, such as ``dense/MatMul/Cast``: mixed precision casts its weight.
 _CAST_OF_WEIGHT = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
-_WEIGHT_BYTES = 4  # of a number
 _PACKED_RATIO = 1.25  # with the second bias, of all weights of a layer at most
 _STATE_RATIO = 0.2  # share of the peak from which on optimizer state is reported
 _ONE_SLOT = ("SGD", "RMSprop", "Adagrad", "Lion")  # per parameter, as usual
@@ -217,8 +216,8 @@ def _is_packed(rows: pd.DataFrame, every: pd.DataFrame) -> pd.Series[bool]:
     weights belong to the layer's cell.
     """
     weights = every[every["category"] == Category.PARAMETER]
-    layers = weights["layer"].astype(str).str.replace(r"/?[^/]*$", "", regex=True)
-    lengths = weights["requested_bytes"].groupby(layers).sum() / _WEIGHT_BYTES
+    layers = weights["layer"].str.replace(r"/?[^/]*$", "", regex=True)
+    lengths = weights["requested_bytes"].groupby(layers).sum() / 4  # of a number
     first = rows["shape"].map(_first_axis).astype("float64")
     ratio = first / rows["layer"].astype(str).map(lengths).astype("float64")
 
