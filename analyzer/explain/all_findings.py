@@ -115,8 +115,8 @@ def collect(analysis: Analysis) -> Analysis:
         is_cause = one.id in _CAUSES
         # TensorFlow skips an algorithm whose workspace finds no room (``DnnScratchAllocator`` in
         # ``conv_ops_gpu.h``), so other changes come first.
-        is_late = one.id == "workspace"
-        severity = order.index(one.severity) - _AHEAD * (is_cause - is_late)
+        forward = is_cause - (one.id == "workspace")
+        severity = order.index(one.severity) - _AHEAD * forward
         is_general = one not in of_program
         is_behind = has_saving or is_leaking
         is_unsized = is_cause and one.saves_bytes is None and is_behind

@@ -766,7 +766,8 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
             "One weight or tensor is used several times in one step, as in an unrolled "
             "Python loop, and each use has a gradient of its own. Stack the inputs and "
             "apply the op once, or write the loop with tf.while_loop or tf.scan, whose "
-            "gradient adds up trip by trip."
+            "gradient adds up trip by trip. Keras' TimeDistributed is such a loop: Dense needs "
+            "none, and other layers can take all time steps as one batch."
         )
 
         yield report_share(

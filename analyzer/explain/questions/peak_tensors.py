@@ -50,7 +50,6 @@ _OF_WEIGHTS = (Category.GRADIENT.value, Category.TEMPORARY.value)
 
 # Name of a cast inside an op, such as ``dense/MatMul/Cast``: mixed precision casts its weight.
 _CAST_OF_WEIGHT = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
-_PACKED_RATIO = 1.25  # with the second bias, of all weights of a layer at most
 _STATE_RATIO = 0.2  # share of the peak from which on optimizer state is reported
 _ONE_SLOT = ("SGD", "RMSprop", "Adagrad", "Lion")  # per parameter, as usual
 _OF_BUFFER = [
@@ -120,9 +119,6 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
 
 def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     """Report the tensors that a smaller batch makes smaller, and the saving of half the batch."""
-    alive = analysis.alive
-    peak = analysis.peak.requested_bytes
-
     batch = find_batch(analysis)
     rows = analysis.rows
 
@@ -133,7 +129,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
 
     is_own = rows["born"].between(analysis.first, analysis.last)
     is_own |= rows["category"].isin([Category.INPUT, Category.CONSTANT])
-    both = rows.loc[is_own | rows.index.isin(alive.index), _OF_BUFFER]
+    both = rows.loc[is_own | rows.index.isin(analysis.alive.index), _OF_BUFFER]
     freed = _freed_by_half(analysis, both, batch)
     growing = sum_requested(analysis.at_peak(both[freed > 0]))
 
@@ -147,7 +143,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         id="batch-tensors",
         severity=analysis.rate(saves),
         title=f"{format_bytes(growing)} of tensors grow with the batch size "
-        f"({growing / peak:.0%} of the peak)",
+        f"({growing / analysis.peak.requested_bytes:.0%} of the peak)",
         detail="",
         saves_bytes=saves,
     )
@@ -221,7 +217,7 @@ def _is_packed(rows: pd.DataFrame, every: pd.DataFrame) -> pd.Series[bool]:
     first = rows["shape"].map(_first_axis).astype("float64")
     ratio = first / rows["layer"].astype(str).map(lengths).astype("float64")
 
-    return ratio.between(1, _PACKED_RATIO)
+    return ratio.between(1, 1.25)  # with the second bias
 
 
 def _freed_by_half(
@@ -231,49 +227,53 @@ def _freed_by_half(
 ) -> pd.Series[int]:
     """Return the bytes of each buffer that half the batch frees: half, if its first axis is the batch.
 
-    The first axis may be a multiple of the batch, such as batch x sequence length or two views of each
-    example. Pairs have it twice, and half the batch leaves a quarter, if no variable and no example has
-    an axis of that length; triples have it three times. Gradients of variables keep their size, and so
-    do constants that hold no pairs.
+    The first axis may also be a multiple of the batch, such as batch x sequence length or two views of
+    each example, or the second one the batch. Pairs have it twice, and half the batch leaves a quarter,
+    if no variable and no example has an axis of that length; triples have it three times. Gradients of
+    variables keep their size, and so do constants that hold no pairs.
     """
     shapes = rows["shape"]  # ``map`` reads each category once
     first = shapes.map(_first_axis).astype("float64")
 
     # XLA's copy of a convolution's kernel, or its gradient, has the axes in another order.
-    is_variable = analysis.rows["variable"] != ""
-    weights = {*analysis.rows.loc[is_variable, "shape"].map(_axes_of)}
+    every = analysis.rows
+    weights = {*every.loc[every["variable"] != "", "shape"].map(_axes_of)}
 
     is_weight = rows["category"].isin(_OF_WEIGHTS) & shapes.map(_axes_of).isin(weights)
     is_weight |= rows["variable"] != ""
     is_weight |= rows["op"].map(_CAST_OF_WEIGHT.search).notna()
-    is_weight |= _is_packed(rows, analysis.rows)
+    is_weight |= _is_packed(rows, every)
 
     # Most activations have the batch as their first axis, so those of unknown shape count too.
-    is_example = is_retained(rows) | is_passing(rows) | rows["role"].eq(BATCH_ROLE)
-    is_unknown = (shapes == "") & is_example
-    is_batch = (first % max(batch, 1) == 0) & ~is_weight
+    is_unknown = is_retained(rows) | is_passing(rows) | rows["role"].eq(BATCH_ROLE)
+    is_unknown &= shapes == ""
+    is_batch = first % max(batch, 1) == 0
 
     # An input of several batches is a data set, whose size the batch does not change.
     is_batch &= (rows["category"] != Category.INPUT) | (first == batch)
 
-    is_input = analysis.rows["category"] == Category.INPUT
-    examples = analysis.rows.loc[is_input, "shape"]
+    examples = every.loc[every["category"] == Category.INPUT, "shape"]
     lengths = [*weights, *(re.sub(r"^\[\d+", "", one) for one in examples)]
     known = {*re.findall(r"\d+", str(lengths))}
+    if str(batch) not in known:  # recurrent layers have it second
+        is_batch |= shapes.str.match(rf"\[\d+,{batch},")
     length = shapes.astype(str).str.extract(r"^\[(\d+),\1(?:,\d+)?\]$", expand=False)
     is_pair = length.notna() & ~length.isin(known)
     is_zeros = rows["op"].map(is_in_gradient_scope).astype(bool)  # as gradients
     is_batch &= (rows["category"] != Category.CONSTANT) | is_pair | is_zeros
+    is_batch &= ~is_weight
 
     # The bytes of a workspace are a vector. On cards it has tiles of padded examples.
-    is_scratch = rows["category"].eq(Category.WORKSPACE) & ~shapes.str.contains(",")
-    on_card = analysis.recording.device.kind == "gpu"
-    is_batch = is_batch.mask(is_scratch, on_card and batch > _EXAMPLES)
+    is_scratch = (rows["category"] == Category.WORKSPACE) & ~shapes.str.contains(",")
+    is_batch = is_batch.mask(
+        is_scratch,
+        analysis.recording.device.kind == "gpu" and batch > _EXAMPLES,
+    )
     is_batch &= ~rows["role"].isin(TRIAL_ROLES)  # other algorithms may be tried
 
     is_triple = shapes.str.match(r"\[(\d+),\1,\1\]")
-    ratio = np.select([is_pair & is_triple, is_pair], [0.875, 0.75], 0.5)
-    freed = rows["requested_bytes"] * ratio * (batch > 1)
+    count = 1 + is_pair * (1 + is_triple)  # axes with the batch
+    freed = rows["requested_bytes"] * (1 - 0.5**count) * (batch > 1)
 
     return freed.where(is_batch | is_unknown, 0).astype("int64")
 
