@@ -379,7 +379,8 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         detail = (
             f"A step looks up few rows of an embedding, but {optimizer} updates its "
             "moments for all of them. Of Keras' optimizers only SGD without momentum "
-            "writes the looked-up rows alone. The saving includes the state of "
+            "writes the looked-up rows alone. Pretrained vectors often need no training: "
+            "Embedding(..., trainable=False). The saving is that of SGD and includes the state of "
             f"all variables{', without a copy of the table for SGD' if copies else ''}."
         )
 
