@@ -227,8 +227,9 @@ def _load(old: Any, *args: Any, **kwargs: Any) -> Any:
     loaded = old(*args, **kwargs)
     model = args[0] if loaded is None else loaded
 
-    for variable in model.variables:
-        vars(get_raw_variable(variable))["analyzer_loaded"] = True
+    for raw in map(get_raw_variable, model.variables):
+        if raw is not None:  # as of another backend of Keras
+            raw.analyzer_loaded = True
 
     return loaded
 

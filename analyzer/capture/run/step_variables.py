@@ -194,7 +194,7 @@ class StepVariables:
             is_trained = id(variable) in trained or (not trained and variable.trainable)
             if role == STATE_ROLE and is_trained:
                 category, role = Category.PARAMETER, ""
-            if "analyzer_loaded" in vars(variable):
+            if hasattr(variable, "analyzer_loaded"):
                 role = LOADED_ROLE
 
             rows.append(

@@ -212,13 +212,13 @@ def _is_packed(rows: pd.DataFrame, every: pd.DataFrame) -> pd.Series[bool]:
     (``_cudnn_lstm``, ``keras/src/backend/tensorflow/rnn.py``), with a second bias for an LSTM. The
     weights belong to the layer's cell.
     """
-    weights = every[every["category"] == Category.PARAMETER]
+    weights = every[every["category"] == "parameter"]
     layers = weights["layer"].str.replace(r"/?[^/]*$", "", regex=True)
     lengths = weights["requested_bytes"].groupby(layers).sum() / 4  # of a number
+    length = rows["layer"].astype(str).map(lengths).astype("float64")
     first = rows["shape"].map(_first_axis).astype("float64")
-    ratio = first / rows["layer"].astype(str).map(lengths).astype("float64")
 
-    return ratio.between(1, 1.25)  # with the second bias
+    return (first / length).between(1, 1.25)  # with the second bias
 
 
 def _freed_by_half(
