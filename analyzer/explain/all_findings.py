@@ -53,6 +53,7 @@ _CAUSES = (
     "kept-again",
     "from-python",
     "persistent-tape",
+    "trained-base",
     "data-stage",
 )
 
@@ -66,6 +67,7 @@ _OF_A_STEP = (
     amplification.find_summands,
     amplification.find_kept_by_tape,
     layers.find_kept_again,
+    layers.find_trained_base,
     peak_tensors.find_whole_set,
     peak_tensors.find_eager_results,
     peak_tensors.find_batch_tensors,
@@ -111,7 +113,10 @@ def collect(analysis: Analysis) -> Analysis:
 
     def rank(one: Finding) -> tuple[bool, bool, float, bool, int]:
         is_cause = one.id in _CAUSES
-        severity = order.index(one.severity) - _AHEAD * is_cause
+        # TensorFlow skips an algorithm whose workspace finds no room (``DnnScratchAllocator`` in
+        # ``conv_ops_gpu.h``), so other changes come first.
+        forward = is_cause - (one.id == "workspace")
+        severity = order.index(one.severity) - _AHEAD * forward
         is_general = one not in of_program
         is_behind = has_saving or is_leaking
         is_unsized = is_cause and one.saves_bytes is None and is_behind

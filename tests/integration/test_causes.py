@@ -29,6 +29,7 @@ CAUSES = {
     "kept-again": "called looped",
     "wide-kernel": "flattened recurrent",
     "one-hot": "targets",
+    "trained-base": "pretrained",
 }
 
 

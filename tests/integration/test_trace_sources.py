@@ -16,8 +16,8 @@ TARGETS = Path(__file__).parent / "targets"
 
 def test_variables_without_gradients_are_parameters(tmp_path: Path) -> None:
     # GIVEN a step with a frozen base, whose variables the capture knows by their addresses
-    target = f"{TARGETS}/causes.py:frozen_base"
-    options = ("--gpu", "t4", "--no-jit", "--batch-size", "4")
+    target = f"{TARGETS}/causes.py:pretrained_mended"
+    options = ("--gpu", "t4", "--no-jit")
     analyze_in_child("trace", target, *options, "--out", "run", cwd=tmp_path)
     # WHEN its trace is opened without the capture's note
     shutil.copy(find_traces(tmp_path / "run")[0], tmp_path / "alone.xplane.pb")

@@ -190,6 +190,8 @@ def observe_step() -> Iterator[Observations]:
     with ExitStack() as undo:
         for owner, name, call in (
             (keras.layers.Layer, "__new__", _create_layer),
+            (keras.Model, "load_weights", _load),
+            (keras.models, "load_model", _load),
             (tf.GradientTape, "__enter__", begin_tape),
             (tf.GradientTape, "__exit__", end_tape),
             (tf.GradientTape, "gradient", gradient),
@@ -218,6 +220,18 @@ def _create_layer(old: Any, *args: Any, **kwargs: Any) -> Any:
     vars(layer)["analyzer_line"] = find_calling_line()
 
     return layer
+
+
+def _load(old: Any, *args: Any, **kwargs: Any) -> Any:
+    """Load a model, or the weights of one, and mark its variables."""
+    loaded = old(*args, **kwargs)
+    model = args[0] if loaded is None else loaded
+
+    for raw in map(get_raw_variable, model.variables):
+        if raw is not None:  # as of another backend of Keras
+            raw.analyzer_loaded = True
+
+    return loaded
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from analyzer.capture.targets.step_program import Program
 from analyzer.model.contract.fields import SMALL_ELEMENTS, Category
 from analyzer.model.contract.run_note import (
     ACCUMULATOR_ROLE,
+    LOADED_ROLE,
     STATE_ROLE,
     UNUSED_ROLE,
     VariableNote,
@@ -192,6 +193,8 @@ class StepVariables:
             is_trained = id(variable) in trained or (not trained and variable.trainable)
             if role == STATE_ROLE and is_trained:
                 category, role = Category.PARAMETER, ""
+            if hasattr(variable, "analyzer_loaded"):
+                role = LOADED_ROLE
 
             rows.append(
                 VariableNote(

@@ -472,8 +472,6 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         yield from _find_vectorized(analysis, large[is_looped], tensors)
 
     sizes: set[int] = set()
-    scores: set[str] = set()
-    targets: set[int] = set()
 
     for row in large[~is_looped].to_dict("records"):
         row["shape"] = row["shape"] or tensors.size_of(row["tensor"])[0]
@@ -496,16 +494,10 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             seen.append(finding.evidence)  # a gradient has those of its tensor
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
             reported |= tensors.flow_around(row["tensor"])[0]
-            if finding.id == "attention-scores":
-                scores.add(shape)
-            if row["op_type"] == "OneHot":
-                targets.add(size)
             yield finding
 
-    widths = every["shape"].astype(str).str.extract(_LAST_AXIS, expand=False)
-    if (widths.dropna().astype(int) >= _MANY_CLASSES).any():
-        is_other = every["shape"].isin(scores) | (every["category"] == "input")
-        yield from _find_logits(analysis, every[~is_other], tensors, targets)
+    is_other = every["shape"].isin(reported) | (every["category"] == "input")
+    yield from _find_logits(analysis, every[~is_other], tensors)
 
 
 def find_large(analysis: Analysis) -> pd.DataFrame:
@@ -634,7 +626,7 @@ def _report_taped(
         "tape.stop_recording().",
         kept,
         next(filter(None, kept["source"]), usual),
-        _saved_after_use(analysis, kept, forward, others),
+        saved_after_use(analysis, kept, forward, others),
     )
 
 
@@ -706,7 +698,7 @@ _OF_BACKWARD = (PASSED_GRADIENT_ROLE, "backward temporary")
 _TENSORS_IN_USE = 3  # operand, intermediate and result of a line
 
 
-def _saved_after_use(
+def saved_after_use(
     analysis: Analysis,
     kept: pd.DataFrame,
     forward: pd.DataFrame,
@@ -714,16 +706,19 @@ def _saved_after_use(
 ) -> int:
     """Return the saving without ``others``, if each tensor lives until a few later ones are made.
 
-    A model of Keras holds the results of its layers until its call ends (``run_through_graph`` in
-    ``keras/src/ops/function.py``).
+    A graph has no intermediates. A model of Keras that runs eagerly holds the results of its layers
+    until its call ends (``run_through_graph`` in ``keras/src/ops/function.py``).
     """
-    is_large = forward["requested_bytes"] >= kept["requested_bytes"].median()
+    is_large = TIMES * forward["requested_bytes"] >= kept["requested_bytes"].median()
     births = forward["born"]
-    ends = _born_after(births[is_large], kept["born"], _TENSORS_IN_USE, births.max())
+    in_graph = bool(analysis.recording.structure.ops)
+    count = _TENSORS_IN_USE - in_graph
+    ends = _born_after(births[is_large], kept["born"], count, births.max())
 
-    models = forward["layer"].astype(str).str.extract("^([^/]+)/", expand=False)
-    call_ends = births.groupby(models).max()
-    ends = np.maximum(ends, models[kept.index].map(call_ends).fillna(0))
+    if not in_graph:
+        models = forward["layer"].astype(str).str.extract("^([^/]+)/", expand=False)
+        call_ends = births.groupby(models).max()
+        ends = np.maximum(ends, models[kept.index].map(call_ends).fillna(0))
 
     sizes = [*kept["requested_bytes"], *others["requested_bytes"]]
     deaths = [*kept["dies"], *others["dies"]]
@@ -775,7 +770,8 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
             "One weight or tensor is used several times in one step, as in an unrolled "
             "Python loop, and each use has a gradient of its own. Stack the inputs and "
             "apply the op once, or write the loop with tf.while_loop or tf.scan, whose "
-            "gradient adds up trip by trip."
+            "gradient adds up trip by trip. Keras' TimeDistributed is such a loop: Dense needs "
+            "none, and other layers can take all time steps as one batch."
         )
 
         yield report_share(
@@ -1267,12 +1263,8 @@ def _find_logits(
     analysis: Analysis,
     large: pd.DataFrame,
     tensors: Tensors,
-    targets: set[int],
 ) -> Iterator[Finding]:
-    """Report numbers for each class of a large vocabulary that are held several times at the peak.
-
-    ``targets`` are sizes of one-hot targets, which have a finding of their own.
-    """
+    """Report numbers for each class of a large vocabulary that are held several times at the peak."""
     scored, fused = (
         {
             size
@@ -1309,8 +1301,6 @@ def _find_logits(
             "tf.nn.sparse_softmax_cross_entropy_with_logits), which has one op for them."
         )
 
-        if size in fused and size in targets:
-            continue
         if size in fused:
             saves = saved_without_rows(analysis, same, 1 - 1 / _CHUNKS)
             detail = (

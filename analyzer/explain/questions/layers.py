@@ -15,7 +15,9 @@ from analyzer.explain.questions.amplification import (
     Tensors,
     is_most,
     report_share,
+    saved_after_use,
 )
+from analyzer.model.contract.run_note import LOADED_ROLE
 from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.records import Finding
 
@@ -198,3 +200,46 @@ def find_kept_again(analysis: Analysis) -> Iterator[Finding]:
     )
 
     yield replace(finding, saves_bytes=None)
+
+
+def find_trained_base(analysis: Analysis) -> Iterator[Finding]:
+    """Report a loaded network with results that wait for gradients, and new layers behind it.
+
+    They wait for its own gradients, or for those of new layers in front of it.
+    """
+    rows = analysis.rows
+    weights = rows[rows["category"] == "parameter"]
+    loaded = {*weights.loc[weights["role"] == LOADED_ROLE, "layer"]}
+    new = {*weights["layer"]} - loaded
+
+    forward = rows[(rows["category"] == "activation") & (rows["born"] > analysis.first)]
+    births = forward["born"]
+    own = forward[forward["layer"].isin(loaded)]
+    if own.empty or not new:
+        return
+
+    first = births[own["requested_bytes"].idxmax()]
+    news = births[forward["layer"].isin(new)]
+    start = news[news > first].min()  # unknown if XLA fuses the first new op
+    before = forward[~(births >= start)]
+    if news.min() < first and not start > first:
+        return  # the network judges the results of the new layers
+
+    # The rows of its backward pass and of its update.
+    is_later = rows["born"] > before["born"].max()
+    is_later |= rows["category"] == "optimizer_state"
+    is_of_base = rows["layer"].isin(before["layer"])
+    kept = before[is_retained(before)]
+
+    yield report_share(
+        analysis,
+        "trained-base",
+        "Results of a loaded network wait for gradients",
+        "If the layers behind it alone should learn, freeze it before compile(): "
+        "base.trainable = False. To train its last layers too, freeze those before them. "
+        "The gradients of layers in front of it need its results too: for grey images, repeat "
+        "the channel with Concatenate()([x, x, x]). The saving is that of a frozen network "
+        "without such layers.",
+        kept,
+        saves=saved_after_use(analysis, kept, before, rows[is_later & is_of_base]),
+    )

@@ -119,17 +119,17 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
 
 def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     """Report the tensors that a smaller batch makes smaller, and the saving of half the batch."""
-    alive = analysis.alive
-    peak = analysis.peak.requested_bytes
-
     batch = find_batch(analysis)
-    if _is_paired(analysis, batch):
+    rows = analysis.rows
+
+    # A tensor that is no input, such as a graph's adjacency, may pair the examples.
+    inputs = rows.loc[rows["category"] == Category.INPUT, "shape"]
+    if f"[{batch},{batch}]" in _shapes_given(analysis).difference(inputs):
         return
 
-    rows = analysis.rows
     is_own = rows["born"].between(analysis.first, analysis.last)
     is_own |= rows["category"].isin([Category.INPUT, Category.CONSTANT])
-    both = rows.loc[is_own | rows.index.isin(alive.index), _OF_BUFFER]
+    both = rows.loc[is_own | rows.index.isin(analysis.alive.index), _OF_BUFFER]
     freed = _freed_by_half(analysis, both, batch)
     growing = sum_requested(analysis.at_peak(both[freed > 0]))
 
@@ -143,16 +143,11 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         id="batch-tensors",
         severity=analysis.rate(saves),
         title=f"{format_bytes(growing)} of tensors grow with the batch size "
-        f"({growing / peak:.0%} of the peak)",
-        detail="",
+        f"({growing / analysis.peak.requested_bytes:.0%} of the peak)",
+        detail="Smaller images help too: half the height and width leave a quarter of their "
+        "tensors. A smaller batch may also need smaller workspaces than counted here.",
         saves_bytes=saves,
     )
-
-
-def _is_paired(analysis: Analysis, batch: int) -> bool:
-    """Say whether a tensor that is no input, such as a graph's adjacency, pairs the examples."""
-    shapes = analysis.rows.loc[analysis.rows["category"] == Category.INPUT, "shape"]
-    return f"[{batch},{batch}]" in _shapes_given(analysis).difference(shapes)
 
 
 def _shapes_given(analysis: Analysis) -> set[str]:
@@ -210,22 +205,20 @@ def _axes_of(shape: str) -> str:
     return str(sorted(axes)) if len(axes) > 2 else shape
 
 
-def _is_packed(rows: pd.DataFrame, variables: pd.DataFrame) -> pd.Series[bool]:
-    """Say of each buffer if it is a vector as long as a kernel of its layer.
+def _is_packed(rows: pd.DataFrame, every: pd.DataFrame) -> pd.Series[bool]:
+    """Say of each buffer if it is a vector as long as all weights of its layer.
 
     cuDNN packs the weights of a recurrent layer, and their gradients, into a vector
-    (``_cudnn_lstm``, ``keras/src/backend/tensorflow/rnn.py``). The kernel belongs to the layer's cell.
+    (``_cudnn_lstm``, ``keras/src/backend/tensorflow/rnn.py``), with a second bias for an LSTM. The
+    weights belong to the layer's cell.
     """
-    kernels = variables[variables["shape"].str.contains(",")]
-    layers = kernels["layer"].astype(str).str.replace(r"/?[^/]*$", "", regex=True)
-    lengths = kernels["shape"].astype(str).map(_count_elements).groupby(layers).max()
-
+    weights = every[every["category"] == "parameter"]
+    layers = weights["layer"].str.replace(r"/?[^/]*$", "", regex=True)
+    lengths = weights["requested_bytes"].groupby(layers).sum() / 4  # of a number
+    length = rows["layer"].astype(str).map(lengths).astype("float64")
     first = rows["shape"].map(_first_axis).astype("float64")
-    return first >= rows["layer"].astype(str).map(lengths).astype("float64")
 
-
-def _count_elements(shape: str) -> int:
-    return math.prod(map(int, re.findall(r"\d+", shape)))
+    return (first / length).between(1, 1.25)  # with the second bias
 
 
 def _freed_by_half(
@@ -235,49 +228,53 @@ def _freed_by_half(
 ) -> pd.Series[int]:
     """Return the bytes of each buffer that half the batch frees: half, if its first axis is the batch.
 
-    The first axis may be a multiple of the batch, such as batch x sequence length or two views of each
-    example. Pairs have it twice, and half the batch leaves a quarter, if no variable and no example has
-    an axis of that length; triples have it three times. Gradients of variables keep their size, and so
-    do constants that hold no pairs.
+    The first axis may also be a multiple of the batch, such as batch x sequence length or two views of
+    each example, or the second one the batch. Pairs have it twice, and half the batch leaves a quarter,
+    if no variable and no example has an axis of that length; triples have it three times. Gradients of
+    variables keep their size, and so do constants that hold no pairs.
     """
     shapes = rows["shape"]  # ``map`` reads each category once
     first = shapes.map(_first_axis).astype("float64")
 
     # XLA's copy of a convolution's kernel, or its gradient, has the axes in another order.
-    is_variable = analysis.rows["variable"] != ""
-    weights = {*analysis.rows.loc[is_variable, "shape"].map(_axes_of)}
+    every = analysis.rows
+    weights = {*every.loc[every["variable"] != "", "shape"].map(_axes_of)}
 
     is_weight = rows["category"].isin(_OF_WEIGHTS) & shapes.map(_axes_of).isin(weights)
     is_weight |= rows["variable"] != ""
     is_weight |= rows["op"].map(_CAST_OF_WEIGHT.search).notna()
-    is_weight |= _is_packed(rows, analysis.rows[is_variable])
+    is_weight |= _is_packed(rows, every)
 
     # Most activations have the batch as their first axis, so those of unknown shape count too.
-    is_example = is_retained(rows) | is_passing(rows) | rows["role"].eq(BATCH_ROLE)
-    is_unknown = (shapes == "") & is_example
-    is_batch = (first % max(batch, 1) == 0) & ~is_weight
+    is_unknown = is_retained(rows) | is_passing(rows) | rows["role"].eq(BATCH_ROLE)
+    is_unknown &= shapes == ""
+    is_batch = first % max(batch, 1) == 0
 
     # An input of several batches is a data set, whose size the batch does not change.
     is_batch &= (rows["category"] != Category.INPUT) | (first == batch)
 
-    is_input = analysis.rows["category"] == Category.INPUT
-    examples = analysis.rows.loc[is_input, "shape"]
+    examples = every.loc[every["category"] == Category.INPUT, "shape"]
     lengths = [*weights, *(re.sub(r"^\[\d+", "", one) for one in examples)]
     known = {*re.findall(r"\d+", str(lengths))}
+    if str(batch) not in known:  # recurrent layers have it second
+        is_batch |= shapes.str.match(rf"\[\d+,{batch},")
     length = shapes.astype(str).str.extract(r"^\[(\d+),\1(?:,\d+)?\]$", expand=False)
     is_pair = length.notna() & ~length.isin(known)
     is_zeros = rows["op"].map(is_in_gradient_scope).astype(bool)  # as gradients
     is_batch &= (rows["category"] != Category.CONSTANT) | is_pair | is_zeros
+    is_batch &= ~is_weight
 
     # The bytes of a workspace are a vector. On cards it has tiles of padded examples.
-    is_scratch = rows["category"].eq(Category.WORKSPACE) & ~shapes.str.contains(",")
-    on_card = analysis.recording.device.kind == "gpu"
-    is_batch = is_batch.mask(is_scratch, on_card and batch > _EXAMPLES)
+    is_scratch = (rows["category"] == Category.WORKSPACE) & ~shapes.str.contains(",")
+    is_batch = is_batch.mask(
+        is_scratch,
+        analysis.recording.device.kind == "gpu" and batch > _EXAMPLES,
+    )
     is_batch &= ~rows["role"].isin(TRIAL_ROLES)  # other algorithms may be tried
 
     is_triple = shapes.str.match(r"\[(\d+),\1,\1\]")
-    ratio = np.select([is_pair & is_triple, is_pair], [0.875, 0.75], 0.5)
-    freed = rows["requested_bytes"] * ratio * (batch > 1)
+    count = 1 + is_pair * (1 + is_triple)  # axes with the batch
+    freed = rows["requested_bytes"] * (1 - 0.5**count) * (batch > 1)
 
     return freed.where(is_batch | is_unknown, 0).astype("int64")
 
@@ -383,7 +380,8 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         detail = (
             f"A step looks up few rows of an embedding, but {optimizer} updates its "
             "moments for all of them. Of Keras' optimizers only SGD without momentum "
-            "writes the looked-up rows alone. The saving includes the state of "
+            "writes the looked-up rows alone. Pretrained vectors often need no training: "
+            "Embedding(..., trainable=False). The saving is that of SGD and includes the state of "
             f"all variables{', without a copy of the table for SGD' if copies else ''}."
         )
 

@@ -247,6 +247,8 @@ class VariableNote:
 STATE_ROLE = "state"
 UNUSED_ROLE = "loaded, but not used"  # a second copy in a SavedModel of Keras
 
+LOADED_ROLE = "loaded from a file"  # of the parameters of a pretrained model
+
 # Role of variables to which a step adds gradients.
 ACCUMULATOR_ROLE = "gradient accumulator"
 

@@ -252,18 +252,6 @@ def penalized_mended():
     return penalized(read=tf.gather)
 
 
-def frozen_base():
-    """Return a model whose convolution has no gradients."""
-    return built(
-        "adam",
-        "mse",
-        keras.Input((32, 32, 3)),
-        keras.layers.Conv2D(256, 3, trainable=False),
-        keras.layers.GlobalAveragePooling2D(),
-        keras.layers.Dense(2),
-    )
-
-
 def scaled(loss):
     """Return a step that trains one vector, table or matrix of weights."""
     return descend(
@@ -402,6 +390,21 @@ def recurrent(pool=keras.layers.Flatten):
 
 def recurrent_mended():
     return recurrent(keras.layers.GlobalAveragePooling2D)
+
+
+def pretrained(trains_all=True):
+    """Return a model with a new layer behind a loaded network, which is trained too or not."""
+    layers = [keras.layers.Dense(width, "relu") for width in (*[256] * 6, 8)]
+    base = keras.Sequential([keras.Input((8,), 16_384), *layers])
+    base.save_weights("base.weights.h5")
+    base.load_weights("base.weights.h5")
+    base.trainable = trains_all
+
+    return built("sgd", "mse", base, keras.layers.Dense(1))
+
+
+def pretrained_mended():
+    return pretrained(False)
 
 
 def targets(kind="Categorical", classes=60_000):
