@@ -15,6 +15,7 @@ import tensorflow as tf
 from analyzer.capture import private_names as private
 from analyzer.capture.private_names import get_classes
 from analyzer.capture.run.wrapped_calls import wrap_calls
+from analyzer.capture.watch.user_lines import find_calling_line
 
 _CARD = "/GPU:0"
 HOST = "/device:CPU:0"
@@ -23,11 +24,9 @@ _STAYS = (tf.string, tf.resource, tf.variant)  # on the host
 # Attribute of an ``int32`` tensor made from a Python or NumPy value, which stays on the host.
 _IS_CONSTANT = "_analyzer_constant"
 
-# Attribute of a tensor of the card: the same tensor on the host, which has its value.
+# Attribute of a tensor: the same tensor on the host, which has its value; None if it was computed from
+# values which the card lacks.
 _HOST_VALUE = "_analyzer_host_value"
-
-# Attribute of a tensor of the host that was computed from values which the card lacks.
-_IS_UNKNOWN = "_analyzer_unknown"
 
 # Methods of a model that train or test it.
 _RUNS = ("fit", "evaluate", "predict", "train_on_batch")
@@ -43,26 +42,17 @@ def _can_move(value: Any) -> bool:
 
 
 def keep_value(own: Any, host: Any) -> Any:
-    """Return a tensor of the card, with which the host's is kept."""
+    """Return a tensor with which the host's is kept; None for one whose value is unknown."""
     if own is not host:
         setattr(own, _HOST_VALUE, host)
 
     return own
 
 
-def mark_unknown(tensor: Any) -> None:
-    """Mark a tensor of the host that was computed from values which the card lacks."""
-    setattr(tensor, _IS_UNKNOWN, True)
-
-
 def find_original(tensor: Any) -> Any:
     """Return the host's tensor of an eager tensor; None if its value is unknown."""
-    if hasattr(tensor, _HOST_VALUE):
-        return getattr(tensor, _HOST_VALUE)
-
-    is_unknown = hasattr(tensor, _IS_UNKNOWN) or "GPU" in tensor.backing_device
-
-    return None if is_unknown else tensor
+    is_on_card = "GPU" in tensor.backing_device
+    return getattr(tensor, _HOST_VALUE, None if is_on_card else tensor)
 
 
 def make_host_variable(value: Any, **settings: Any) -> Any:
@@ -80,6 +70,13 @@ class SetupValues:
 
         # id of a living variable's handle -> initial value, a function that makes it, or variable
         self.initial: dict[int, Any] = {}
+
+        self.trained: set[int] = (
+            set()
+        )  # ids of handles that a compiled function assigned to
+        self.read_at: dict[
+            str, None
+        ] = {}  # lines of the user that read such a variable
 
     def move(self, tensor: Any) -> Any:
         """Return the card's copy of an eager tensor of the setup; itself if it belongs on the host."""
@@ -146,6 +143,14 @@ class SetupValues:
 
         if not is_known or given[1] == "DestroyResourceOp":
             return own
+
+        if given[1] == "AssignVariableOp":  # the value before is not computed
+            self.initial[id(handles[0])] = given[4]
+            self.trained.discard(id(handles[0]))
+            return own
+
+        if not self.trained.isdisjoint(map(id, handles)):
+            self.read_at[find_calling_line()] = None
 
         known = {id(one): self.read(one).handle for one in handles}
         true = old(*(known.get(id(one), one) for one in given))
@@ -224,7 +229,7 @@ def run_setup_on_host() -> Iterator[None]:
                 for one in get_classes("Model")
                 for name, call in calls.items()
             ),
-            wrap_calls(private.Function, "__call__", _call_compiled),
+            wrap_calls(private.Function, "__call__", partial(_call_compiled, values)),
             wrap_calls(private.constant_op, "convert_to_eager_tensor", _mark_constant),
             wrap_calls(private.pywrap_tfe, "TFE_Py_FastPathExecute", execute),
         ):
@@ -247,12 +252,17 @@ def _call_anywhere(old: Any, *args: Any, **kwargs: Any) -> Any:
         return old(*args, **kwargs)
 
 
-def _call_compiled(old: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a function; one of XLA must run where its variables are."""
-    if private.is_jit_compiled(function):
-        return _call_anywhere(old, function, *args, **kwargs)
+def _call_compiled(
+    values: SetupValues, old: Any, function: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a function; one of XLA must run where its variables are. No copy on the host is trained."""
+    with tf.device(None) if private.is_jit_compiled(function) else nullcontext():
+        result = old(function, *args, **kwargs)
 
-    return old(function, *args, **kwargs)
+    if tf.executing_eagerly():
+        values.trained |= private.find_assigned_handles(function)
+
+    return result
 
 
 def _mark_constant(old: Any, *args: Any, **kwargs: Any) -> Any:
