@@ -288,7 +288,7 @@ def is_jit_compiled(function: Any) -> bool:
 def find_assigned_handles(function: Any) -> set[int]:
     """Return the ids of the handles outside that a ``tf.function`` does not only read."""
     assigned = set()
-    for one in function._list_all_concrete_functions():
+    for one in function._function_cache.values():
         graph = one.graph
         places = control_utils.get_read_only_resource_input_indices_graph(graph)
         read = {id(graph.inputs[place]) for place in places}

@@ -108,9 +108,9 @@ def run_steps(
         except (TargetError, tf.errors.ResourceExhaustedError) as failure:
             state = _describe_unmade(failure)
         else:
-            if setup is not None and setup.read_at:
+            if setup and setup.read_at:
                 program.messages.append(
-                    f"Weights are read after their training at {', '.join(setup.read_at)}. A simulated "
+                    f"Weights are read after their training at {setup.read_at}. A simulated "
                     "card trains nothing, so the first weights were read: sizes and branches that "
                     "depend on trained ones may differ."
                 )

@@ -51,7 +51,7 @@ def keep_value(own: Any, host: Any) -> Any:
 
 def find_original(tensor: Any) -> Any:
     """Return the host's tensor of an eager tensor; None if its value is unknown."""
-    is_on_card = "GPU" in tensor.backing_device
+    is_on_card = "GPU" in getattr(tensor, "backing_device", "")  # an array has none
     return getattr(tensor, _HOST_VALUE, None if is_on_card else tensor)
 
 
@@ -130,8 +130,21 @@ class SetupValues:
 
     def execute(self, own_scope: Any, old: Any, *args: Any) -> Any:
         """Run an eager op of the setup; one on a variable also on the host, for its true value."""
-        if private.get_eager_device() is not own_scope:
+        if args[1] == "AssignVariableOp":  # the value before is not computed
+            handle = id(args[3])
+            host = find_original(args[4])
+            if handle in self.initial and host is not None:
+                self.initial[handle] = host
+                self.trained.discard(handle)
+
             return old(*args)
+
+        if private.get_eager_device() is not own_scope:
+            own = old(*args)
+            if args[1] == "Identity" and _can_move(args[3]):  # of a checkpoint's value
+                keep_value(own, find_original(args[3]))
+
+            return own
 
         given = [
             one.value() if isinstance(one, private.ResourceVariable) else one
@@ -144,13 +157,8 @@ class SetupValues:
         if not is_known or given[1] == "DestroyResourceOp":
             return own
 
-        if given[1] == "AssignVariableOp":  # the value before is not computed
-            self.initial[id(handles[0])] = given[4]
-            self.trained.discard(id(handles[0]))
-            return own
-
         if not self.trained.isdisjoint(map(id, handles)):
-            self.read_at[find_calling_line()] = None
+            self.read_at = find_calling_line()
 
         known = {id(one): self.read(one).handle for one in handles}
         true = old(*(known.get(id(one), one) for one in given))
