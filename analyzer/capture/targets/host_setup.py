@@ -71,12 +71,9 @@ class SetupValues:
         # id of a living variable's handle -> initial value, a function that makes it, or variable
         self.initial: dict[int, Any] = {}
 
-        self.trained: set[int] = (
-            set()
-        )  # ids of handles that a compiled function assigned to
-        self.read_at: dict[
-            str, None
-        ] = {}  # lines of the user that read such a variable
+        # ids of handles that a function assigned to, whose values the host lacks
+        self.trained: set[int] = set()
+        self.read_at = ""  # the last line of the user that read such a variable
 
     def move(self, tensor: Any) -> Any:
         """Return the card's copy of an eager tensor of the setup; itself if it belongs on the host."""
