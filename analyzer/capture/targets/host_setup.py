@@ -130,7 +130,7 @@ class SetupValues:
         if args[1] == "AssignVariableOp":  # the value before is not computed
             handle = id(args[3])
             host = find_original(args[4])
-            if handle in self.initial and host is not None:
+            if host is not None and handle in self.initial:
                 self.initial[handle] = host
                 self.trained.discard(handle)
 
@@ -154,10 +154,10 @@ class SetupValues:
         if not is_known or given[1] == "DestroyResourceOp":
             return own
 
-        if not self.trained.isdisjoint(map(id, handles)):
+        known = {id(one): self.read(one).handle for one in handles}
+        if self.trained & known.keys():
             self.read_at = find_calling_line()
 
-        known = {id(one): self.read(one).handle for one in handles}
         true = old(*(known.get(id(one), one) for one in given))
 
         if true is not None:
