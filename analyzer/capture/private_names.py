@@ -38,6 +38,7 @@ from tensorflow.python.eager import cancellation as cancellation
 from tensorflow.python.eager import context as context
 from tensorflow.python.eager import record as record
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.framework import auto_control_deps_utils as control_utils
 from tensorflow.python.framework import constant_op as constant_op
 from tensorflow.python.framework import function_def_to_graph
 from tensorflow.python.framework import kernels as kernels
@@ -282,6 +283,20 @@ def has_own_handle(variable: Any) -> bool:
 def is_jit_compiled(function: Any) -> bool:
     """Say whether a ``tf.function`` has ``jit_compile=True``."""
     return bool(getattr(function, "_jit_compile", False))
+
+
+def find_assigned_handles(function: Any) -> set[int]:
+    """Return the ids of the handles outside that a ``tf.function`` does not only read."""
+    assigned = set()
+    for one in function._function_cache.values():
+        graph = one.graph
+        places = control_utils.get_read_only_resource_input_indices_graph(graph)
+        read = {id(graph.inputs[place]) for place in places}
+        for outside, inside in graph.captures:
+            if id(inside) not in read:
+                assigned.add(id(outside))
+
+    return assigned
 
 
 def is_composite_op(function: Any) -> bool:

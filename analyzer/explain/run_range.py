@@ -39,14 +39,15 @@ _MARGIN = 0.01
 # of 144 cases and with two in 3, because processes place long-lived buffers in other chunks.
 _CHUNKS = 2
 
-_REPLAYS = 8  # orders whose allocated peaks are computed
+_REPLAYS = 16  # orders whose allocated peaks and least limits are compared
 _DELAY = 3  # durations of an op by which it is late on average
 
 
 def with_run_range(analysis: Analysis) -> Analysis:
     """Return the analysis, after ``add_pool``, with the range of a step on a simulated card.
 
-    The least limit varies as the allocated peak does, because both depend on where chunks lie.
+    The least limit depends on where chunks lie, as the allocated peak does. Steps that move variables
+    into new buffers can leave one in the middle of the pool: the gaps between addresses show that.
     """
     recording = analysis.recording
     if recording.error is not None or not (
@@ -54,25 +55,41 @@ def with_run_range(analysis: Analysis) -> Analysis:
     ):
         return analysis
 
-    stated = _state_peaks(analysis)
-    safe_bytes = analysis.safe_limit_bytes
-    if safe_bytes is not None:
+    orders = _sample_orders(recording)
+    options = replace(own_options(recording, orders[0]).unlimited(), growth=False)
+    figures = [_replay_order(analysis, order, options) for order in orders]
+    (rounded_bytes, *_), unused, gaps = zip(*figures, strict=True)
+
+    stated = _state_peaks(analysis, rounded_bytes, unused)
+    limit_bytes = analysis.safe_limit_bytes
+    if limit_bytes is not None:
         # Below the peak a replay does without workspaces; that of another process may need them.
-        more_bytes = max(safe_bytes - analysis.peak.allocated_bytes, 0)
+        more_bytes = max(limit_bytes - analysis.peak.allocated_bytes, 0)
+        wider_bytes = widen(Range.spanning(gaps), len(gaps)).high - gaps[0]
         stated = structs.replace(
             stated,
-            limit_low_bytes=min(safe_bytes, stated.allocated_low_bytes or 0),
-            limit_high_bytes=(stated.allocated_high_bytes or 0) + more_bytes,
+            limit_low_bytes=min(limit_bytes, stated.allocated_low_bytes or 0),
+            limit_high_bytes=max(
+                (stated.allocated_high_bytes or 0) + more_bytes,
+                limit_bytes + wider_bytes,
+            ),
         )
 
     return replace(analysis, recording=replace(recording, uncertainty=stated))
 
 
-def _state_peaks(analysis: Analysis) -> StatedRange:
-    """Return the ranges of the peaks: of the runs in the process, and of replays in other orders."""
+def _state_peaks(
+    analysis: Analysis,
+    rounded_bytes: int,
+    unused: Sequence[int],
+) -> StatedRange:
+    """Return the ranges of the peaks: of the runs in the process, and of replays in other orders.
+
+    Args:
+        rounded_bytes: The peak of the rounded requests.
+        unused: The bytes that chunks have beyond their requests in each order.
+    """
     runs, with_all = _peaks_of_runs(analysis)
-    orders = _sample_orders(analysis.recording)
-    options = own_options(analysis.recording, orders[0])
     requested = widen(
         Range.spanning(one.requested_bytes for one in runs),
         len(runs),
@@ -80,15 +97,9 @@ def _state_peaks(analysis: Analysis) -> StatedRange:
 
     # Some delays are impossible, because ops wait for each other, and raise the requests. The chunks
     # that they leave unused are possible.
-    rounded_bytes = _find_rounded_peak(analysis, orders[0])
-    unused = [
-        _find_allocated_peak(analysis, order, options)
-        - _find_rounded_peak(analysis, order)
-        for order in orders
-    ]
     seen = Range.spanning(one.allocated_bytes for one in runs)
     seen = seen.including(rounded_bytes + max(unused))
-    allocated = widen(seen, len(runs) + len(orders) - 1)
+    allocated = widen(seen, len(runs) + len(unused) - 1)
 
     for one in (analysis.peak, *with_all):  # the most that unknown values can select
         requested = requested.including(one.requested_bytes)
@@ -238,22 +249,24 @@ def _sort_by(
     return sequence.take(np.argsort(times, kind="stable"))
 
 
-def _find_rounded_peak(analysis: Analysis, sequence: Operations) -> int:
-    """Return the peak of the rounded requests in the steady step."""
-    in_step = _select_step(analysis, sequence)
-    return int(sequence.live_rounded_bytes()[in_step].max(initial=0))
-
-
-def _select_step(analysis: Analysis, sequence: Operations) -> np.ndarray:
-    """Return which operations of a sequence are in the steady step."""
-    return (sequence.instant >= analysis.first) & (sequence.instant <= analysis.last)
-
-
-def _find_allocated_peak(
+def _replay_order(
     analysis: Analysis,
     sequence: Operations,
     options: BfcOptions,
-) -> int:
-    result = replay(sequence, options.unlimited())
-    in_step = _select_step(analysis, sequence)[: len(result)]
-    return int(result.in_use_bytes[in_step].max(initial=0))
+) -> tuple[int, int, int]:
+    """Return the peak of the rounded requests in the step, and the unused bytes.
+
+    These are the bytes that chunks have beyond their requests, and those between all addresses.
+    """
+    result = replay(sequence, options)
+    live = sequence.live_rounded_bytes()
+    instants = sequence.instant
+    in_step = (instants >= analysis.first) & (instants <= analysis.last)
+    rounded_bytes = int(live[in_step].max(initial=0))
+    allocated_bytes = int(result.in_use_bytes[in_step].max(initial=0))
+
+    return (
+        rounded_bytes,
+        allocated_bytes - rounded_bytes,
+        result.span_bytes - int(live.max()),
+    )

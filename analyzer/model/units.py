@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -199,3 +199,10 @@ class BoundedBytes:
             return shown
 
         return f"{shown} ({low} to {high})"
+
+
+def list_first(names: Sequence[str], most: int) -> str:
+    """Return the first names, and the number of the others."""
+    left = len(names) - most
+    shown = ", ".join(names[:most])
+    return f"{shown} and {left} more" if left > 0 else shown

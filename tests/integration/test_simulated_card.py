@@ -47,13 +47,8 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(workbench: Workbench) ->
     )  # so that runs repeat
     ran = run(workbench, "trace", "cnn", *options)
     assert "simulated for Tesla T4" in ran["printed"]
-    assert ran["kind"] == "simulated_card"
-    assert ran["device"]["kind"] == "gpu"
-    assert ran["device"]["memory_limit_bytes"] == memory_limit(find_gpu("t4")).bytes
     assert sum(ran["categories_at_peak"].values()) == ran["peak"]["requested_bytes"]
-    assert len(ran["steps"]) == 3
     assert ran["printed"].startswith("FITS Tesla T4: needs ")
-    assert ran["verdict"]["limit_of"] == "card"
     bounds, requested = ran["uncertainty"], ran["peak"]["requested_bytes"]
     assert bounds["low_bytes"] <= requested <= bounds["high_bytes"]
     said = run(workbench, "estimate", "cnn", *options)
@@ -161,6 +156,7 @@ def test_a_large_card_has_a_short_pool_until_a_step_needs_more(
 def test_a_compiled_step_takes_its_tokens_on_the_card(workbench: Workbench) -> None:
     ran = run(workbench, "trace", "compiled_tokens", "--batch-size", "64", "--growth")
     assert ran["peak"]["allocated_bytes"] <= ran["peak"]["pool_bytes"] < 1 << 30
+    assert "read after their training at gpu_steps.py" in str(ran["notes"])
     tokens = 1 << 20  # 64 x 4096 integers
     assert ran["categories_at_peak"]["input"] == pytest.approx(tokens, rel=0.01)
 

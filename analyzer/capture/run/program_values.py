@@ -32,7 +32,6 @@ from analyzer.capture.targets.host_setup import (
     find_original,
     keep_value,
     make_host_variable,
-    mark_unknown,
 )
 from analyzer.capture.watch.user_lines import find_calling_line
 from analyzer.simulated_card.core_calls import write_to_card
@@ -240,10 +239,10 @@ class ProgramValues:
         else:
             own = run(inputs)
 
-        if any(map(_is_unknown, inputs)) and op_type not in IN_HOST_MEMORY:
+        if _is_unknown(inputs) and op_type not in IN_HOST_MEMORY:
             for one in tf.nest.flatten(own):
                 if isinstance(one, tf.Tensor):
-                    mark_unknown(one)
+                    keep_value(one, None)
 
             return own
 
@@ -435,14 +434,14 @@ def _lacks_value(result: Any) -> bool:
     )
 
 
-def _is_unknown(value: Any) -> bool:
-    """Return whether an op's input has a tensor whose value a simulated card lacks."""
-    if isinstance(value, list | tuple):
-        return any(map(_is_unknown, value))
-    if not isinstance(value, tf.Tensor) or value.dtype in _WITHOUT_VALUES:
-        return False
-
-    return find_original(value) is None
+def _is_unknown(structure: Any) -> bool:
+    """Return whether an op's inputs have a tensor whose value a simulated card lacks."""
+    return any(
+        isinstance(one, tf.Tensor)
+        and one.dtype not in _WITHOUT_VALUES
+        and find_original(one) is None
+        for one in tf.nest.flatten(structure)
+    )
 
 
 def _find_host_value(value: Any) -> Any:

@@ -44,6 +44,7 @@ from analyzer.model.contract.run_note import (
 )
 from analyzer.model.errors import ExitCode, FailureKind, TargetError
 from analyzer.model.machine import count_cores
+from analyzer.model.units import list_first
 from analyzer.simulated_card.core_calls import describe_refusals
 from analyzer.tracing.xla.xla_dumps import list_dumped_functions, read_dumped_plan
 
@@ -213,17 +214,10 @@ def _note_computed(names: Iterable[str], sources: Mapping[str, str]) -> list[str
         return []
 
     return [
-        f"Values decide sizes, branches or trips: {_list_first(named)}. The host "
+        f"Values decide sizes, branches or trips: {list_first(named, _MOST_NAMES)}. The host "
         "computed them from the inputs and the first weights. On a card the ops after them may run "
         "in another order."
     ]
-
-
-def _list_first(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
-    more = len(names) - _MOST_NAMES
-    shown = ", ".join(names[:_MOST_NAMES])
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _describe_step(
@@ -282,7 +276,7 @@ def note_compiled_functions(program: Program, function: Any) -> list[str]:
     if not names:
         return []
 
-    return [f"XLA compiles {_list_first([*names])} inside this step."]
+    return [f"XLA compiles {list_first([*names], _MOST_NAMES)} inside this step."]
 
 
 def _describe_inputs(

@@ -15,6 +15,7 @@ import tensorflow as tf
 from analyzer.capture import private_names as private
 from analyzer.capture.private_names import get_classes
 from analyzer.capture.run.wrapped_calls import wrap_calls
+from analyzer.capture.watch.user_lines import find_calling_line
 
 _CARD = "/GPU:0"
 HOST = "/device:CPU:0"
@@ -23,11 +24,9 @@ _STAYS = (tf.string, tf.resource, tf.variant)  # on the host
 # Attribute of an ``int32`` tensor made from a Python or NumPy value, which stays on the host.
 _IS_CONSTANT = "_analyzer_constant"
 
-# Attribute of a tensor of the card: the same tensor on the host, which has its value.
+# Attribute of a tensor: the same tensor on the host, which has its value; None if it was computed from
+# values which the card lacks.
 _HOST_VALUE = "_analyzer_host_value"
-
-# Attribute of a tensor of the host that was computed from values which the card lacks.
-_IS_UNKNOWN = "_analyzer_unknown"
 
 # Methods of a model that train or test it.
 _RUNS = ("fit", "evaluate", "predict", "train_on_batch")
@@ -43,26 +42,17 @@ def _can_move(value: Any) -> bool:
 
 
 def keep_value(own: Any, host: Any) -> Any:
-    """Return a tensor of the card, with which the host's is kept."""
+    """Return a tensor with which the host's is kept; None for one whose value is unknown."""
     if own is not host:
         setattr(own, _HOST_VALUE, host)
 
     return own
 
 
-def mark_unknown(tensor: Any) -> None:
-    """Mark a tensor of the host that was computed from values which the card lacks."""
-    setattr(tensor, _IS_UNKNOWN, True)
-
-
 def find_original(tensor: Any) -> Any:
     """Return the host's tensor of an eager tensor; None if its value is unknown."""
-    if hasattr(tensor, _HOST_VALUE):
-        return getattr(tensor, _HOST_VALUE)
-
-    is_unknown = hasattr(tensor, _IS_UNKNOWN) or "GPU" in tensor.backing_device
-
-    return None if is_unknown else tensor
+    is_on_card = "GPU" in getattr(tensor, "backing_device", "")  # an array has none
+    return getattr(tensor, _HOST_VALUE, None if is_on_card else tensor)
 
 
 def make_host_variable(value: Any, **settings: Any) -> Any:
@@ -80,6 +70,10 @@ class SetupValues:
 
         # id of a living variable's handle -> initial value, a function that makes it, or variable
         self.initial: dict[int, Any] = {}
+
+        # ids of handles that a function assigned to, whose values the host lacks
+        self.trained: set[int] = set()
+        self.read_at = ""  # the last line of the user that read such a variable
 
     def move(self, tensor: Any) -> Any:
         """Return the card's copy of an eager tensor of the setup; itself if it belongs on the host."""
@@ -133,8 +127,21 @@ class SetupValues:
 
     def execute(self, own_scope: Any, old: Any, *args: Any) -> Any:
         """Run an eager op of the setup; one on a variable also on the host, for its true value."""
-        if private.get_eager_device() is not own_scope:
+        if args[1] == "AssignVariableOp":  # the value before is not computed
+            handle = id(args[3])
+            host = find_original(args[4])
+            if host is not None and handle in self.initial:
+                self.initial[handle] = host
+                self.trained.discard(handle)
+
             return old(*args)
+
+        if private.get_eager_device() is not own_scope:
+            own = old(*args)
+            if args[1] == "Identity" and _can_move(args[3]):  # of a checkpoint's value
+                keep_value(own, find_original(args[3]))
+
+            return own
 
         given = [
             one.value() if isinstance(one, private.ResourceVariable) else one
@@ -148,6 +155,9 @@ class SetupValues:
             return own
 
         known = {id(one): self.read(one).handle for one in handles}
+        if self.trained & known.keys():
+            self.read_at = find_calling_line()
+
         true = old(*(known.get(id(one), one) for one in given))
 
         if true is not None:
@@ -224,7 +234,7 @@ def run_setup_on_host() -> Iterator[None]:
                 for one in get_classes("Model")
                 for name, call in calls.items()
             ),
-            wrap_calls(private.Function, "__call__", _call_compiled),
+            wrap_calls(private.Function, "__call__", partial(_call_compiled, values)),
             wrap_calls(private.constant_op, "convert_to_eager_tensor", _mark_constant),
             wrap_calls(private.pywrap_tfe, "TFE_Py_FastPathExecute", execute),
         ):
@@ -247,12 +257,17 @@ def _call_anywhere(old: Any, *args: Any, **kwargs: Any) -> Any:
         return old(*args, **kwargs)
 
 
-def _call_compiled(old: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a function; one of XLA must run where its variables are."""
-    if private.is_jit_compiled(function):
-        return _call_anywhere(old, function, *args, **kwargs)
+def _call_compiled(
+    values: SetupValues, old: Any, function: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a function; one of XLA must run where its variables are. No copy on the host is trained."""
+    with tf.device(None) if private.is_jit_compiled(function) else nullcontext():
+        result = old(function, *args, **kwargs)
 
-    return old(function, *args, **kwargs)
+    if tf.executing_eagerly():
+        values.trained |= private.find_assigned_handles(function)
+
+    return result
 
 
 def _mark_constant(old: Any, *args: Any, **kwargs: Any) -> Any:

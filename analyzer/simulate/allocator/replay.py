@@ -252,6 +252,12 @@ class Replay:
         )
 
     @property
+    def span_bytes(self) -> int:
+        """Bytes between the lowest and the highest address, of a replay in a single region."""
+        ends = self.address + self.chunk_bytes
+        return int(ends.max() - self.address.min())
+
+    @property
     def peak_pool_bytes(self) -> int:
         """Peak of the bytes taken from the driver."""
         return int(self.pool_bytes.max(initial=0))
@@ -454,7 +460,8 @@ class _Search:
         options: BfcOptions,
         least_bytes: int,
     ) -> None:
-        top_bytes = max(_find_sufficient_limit(sequence, options), least_bytes)
+        whole = replay(sequence, replace(options.unlimited(), growth=False))
+        top_bytes = max(whole.span_bytes, least_bytes)  # most likely suffices
         runs = min(max(OPERATIONS // max(len(sequence), 1), 3), 32)
         finest_bytes = (top_bytes - least_bytes) >> runs
         self.step = round_up(max(least_bytes // FINENESS, finest_bytes, 1))
@@ -514,14 +521,6 @@ def _find_bound(sequence: Sequence) -> int:
     """Return a lower bound of all limits: the peak of the rounded requests that are needed."""
     needed = sequence.without(sequence.spare)
     return int(needed.live_rounded_bytes().max(initial=GRANULE_BYTES))
-
-
-def _find_sufficient_limit(sequence: Sequence, options: BfcOptions) -> int:
-    """Return a limit that most likely suffices: the span of addresses in a single region."""
-    result = replay(sequence, replace(options.unlimited(), growth=False))
-    ends = result.address + result.chunk_bytes
-
-    return int(ends.max() - result.address.min())
 
 
 def find_shared_limits(

@@ -19,7 +19,7 @@ from analyzer.model.contract.run_note import CONSTANTS, DataSize, TensorSpec
 from analyzer.model.errors import InputError
 from analyzer.model.progress import report_stage
 from analyzer.model.recording.records import Step, running_sum
-from analyzer.model.units import Range
+from analyzer.model.units import Range, list_first
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import (
     Sequence,
@@ -293,9 +293,7 @@ def describe_sizes(
 
 
 def _list(sizes: list[DataSize]) -> str:
-    names = ", ".join(f"{size.op} {size.size}" for size in sizes[:_NAMED])
-    left = len(sizes) - _NAMED
-    return f"{names} and {left} more" if left > 0 else names
+    return list_first([f"{size.op} {size.size}" for size in sizes], _NAMED)
 
 
 # Schedules to play. 15 networks on a T4 request the same bytes with 5 and with 201.

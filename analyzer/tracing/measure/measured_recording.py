@@ -33,7 +33,7 @@ from analyzer.model.recording.records import (
     find_steps_of_births,
     is_tpu,
 )
-from analyzer.model.units import GRANULE_BYTES, format_bytes
+from analyzer.model.units import GRANULE_BYTES, format_bytes, list_first
 from analyzer.tracing.derive.state_buffers import find_parts, take_parts
 from analyzer.tracing.derive.trace_graph import derive_graph
 from analyzer.tracing.measure.buffers_and_steps import (
@@ -501,9 +501,6 @@ def _warn_about_values(note: RunNote) -> list[str]:
         return []
 
     names = [f"{name} ({decides})" for name, decides in note.unknown_values.items()]
-    if len(names) > _MOST_NAMED:
-        names[_MOST_NAMED:] = [f"{len(names) - _MOST_NAMED} more"]
-
     steps = (
         f"Step {STEP_WITH_ALL} ran as if they select everything, the other steps as if they select "
         "nothing: the peaks of the steps are the range, without further trips of a loop and with sizes "
@@ -514,7 +511,7 @@ def _warn_about_values(note: RunNote) -> list[str]:
 
     return [
         "A simulated card lacks values, such as numbers computed from weights: "
-        f"{', '.join(names)}. {steps}"
+        f"{list_first(names, _MOST_NAMED)}. {steps}"
     ]
 
 

@@ -14,7 +14,8 @@ def decided():
     """Return a step in which values of the inputs and a counter decide."""
     seen = tf.Variable(0, dtype=tf.int64, trainable=False)
     tf.Variable(tf.zeros((16 * ROWS, WIDTH)))  # which nobody keeps
-    read_early = tf.Variable(4.0)
+    read_early = tf.Variable(0.0)
+    read_early.assign(4.0)
     read_early.assign_add(5.0)
     times = int(tf.reduce_sum(read_early))
 

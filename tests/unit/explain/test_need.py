@@ -11,6 +11,7 @@ import pytest
 from builders import sample_folder, with_recording
 from msgspec import structs
 
+from analyzer.explain import run_range
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.need import find_need
 from analyzer.explain.run_range import with_run_range
@@ -30,6 +31,7 @@ from analyzer.model.units import BoundedBytes, Range
 from analyzer.report.answer import answer_lines, has_limit
 from analyzer.report.result import Result
 from analyzer.session.opening import open_result
+from analyzer.simulate.allocator.replay import from_allocations
 
 MIB, GIB = 2**20, 2**30
 NOTES = Path(__file__).parents[1] / "predict" / "notes"
@@ -237,17 +239,26 @@ def test_updates_may_run_before_the_first_peak_or_after_it() -> None:
     assert (both.low, both.high) == (none.low - held_bytes, none.high + freed_bytes)
 
 
-def test_a_replay_without_workspaces_does_not_lower_the_range_of_the_need() -> None:
+def test_the_range_of_the_need_holds_other_orders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     analysis = open_result(NOTES / "gpu", search=False).analysis
     recording = replace(analysis.recording, repeats=(analysis.peak,))
-    analysis = replace(
-        analysis,
-        recording=recording,
-        safe_limit_bytes=analysis.peak.allocated_bytes - 1,
-    )
+    safe_bytes = analysis.peak.allocated_bytes - 1
+    analysis = replace(analysis, recording=recording, safe_limit_bytes=safe_bytes)
+
+    # A replay without workspaces does not lower it.
     stated = with_run_range(analysis).recording.uncertainty
-    assert stated is not None
     assert stated.limit_high_bytes == stated.allocated_high_bytes
+
+    # A small buffer that is born late stays behind a large one, which the largest then cannot use.
+    sizes = {"requested_bytes": [MIB, 8 * GIB, 16 * GIB], "dies": [9, 3, 9]}
+    orders = [
+        from_allocations(pd.DataFrame({**sizes, "born": [born, 1, 3]}))
+        for born in (0, 2)
+    ]
+    monkeypatch.setattr(run_range, "_sample_orders", lambda _: orders)
+    assert with_run_range(analysis).recording.uncertainty.limit_high_bytes > 8 * GIB
 
 
 def test_a_trace_that_begins_late_counts_tensorflows_own_peak() -> None:
