@@ -214,8 +214,12 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
 
     # TensorFlow's graph has other readers than the compiled module, which fuses ops.
     if not row["is_sure"] or row["instruction"]:
-        is_compiled = row["instruction"]
-        unknown = "read later in its module" if is_compiled else "no known reader"
+        unknown = "no known reader"
+        if row["instruction"]:
+            unknown = "read later in its module"
+        elif row["op"] and not row["tensor"] and "/" not in row["op"]:
+            unknown = "held by Python or a tape"  # an eager op has no scope
+
         unsaid = _WITHOUT_READER.get(category, unknown)
         if category == Category.GRADIENT and int(row["born"]) < first:
             return "gradient of an earlier step, which the program holds"

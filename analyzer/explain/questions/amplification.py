@@ -554,12 +554,12 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     step = analysis.step
     rows = analysis.rows
 
-    has_graph = bool(analysis.recording.structure.ops)
     of_step = rows[rows["born"].between(analysis.first, analysis.last)]
     gradients = of_step[of_step["category"] == "gradient"]
     is_wanted = gradients["role"] == GRADIENT_ROLE
+    in_function = gradients["tensor"] != ""
 
-    if step is None or has_graph or not is_wanted.any():
+    if step is None or in_function.any() or not is_wanted.any():
         return
 
     first = gradients["born"].min()
@@ -568,7 +568,8 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     others = of_step[(of_step["born"] > last) & is_backward]
 
     forward = of_step[of_step["born"] < first]
-    is_kept = forward["dies"].between(forward["born"].max(), first)
+    ops = forward[forward["category"] != "input"]  # the tape copies numbers
+    is_kept = forward["dies"].between(ops["born"].max(), first)
 
     parameters = rows[rows["category"] == "parameter"]
     is_of_variable = gradients["shape"].isin(["[]", *parameters["shape"]])
@@ -715,15 +716,18 @@ def _saved_after_use(
     """Return the saving without ``others``, if each tensor lives until a few later ones are made.
 
     A model of Keras holds the results of its layers until its call ends (``run_through_graph`` in
-    ``keras/src/ops/function.py``).
+    ``keras/src/ops/function.py``). In another call each of its ops runs again; a function frees each
+    result after its last reader.
     """
     is_large = forward["requested_bytes"] >= kept["requested_bytes"].median()
     births = forward["born"]
     ends = _born_after(births[is_large], kept["born"], _TENSORS_IN_USE, births.max())
 
     models = forward["layer"].astype(str).str.extract("^([^/]+)/", expand=False)
-    call_ends = births.groupby(models).max()
-    ends = np.maximum(ends, models[kept.index].map(call_ends).fillna(0))
+    models = models.where(forward["tensor"] == "")
+    calls = forward.groupby(["layer", "op", "shape"], observed=True).cumcount()
+    call_ends = births.groupby([models, calls]).transform("max")
+    ends = np.maximum(ends, call_ends[kept.index].fillna(0))
 
     sizes = [*kept["requested_bytes"], *others["requested_bytes"]]
     deaths = [*kept["dies"], *others["dies"]]

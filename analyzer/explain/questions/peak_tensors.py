@@ -93,14 +93,10 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
         return
     if not config.infers or examples < _MANY_EXAMPLES:
         return
+    if watch.ended and config.optimizer:
+        return  # it failed before it could train
 
-    # The name of the result is bound where the model is called.
-    results = (
-        held.where
-        for held in watch.held
-        if any(shape[:1] == (examples,) for shape in held.shapes)
-    )
-    where = next(results, watch.where or watch.peak_call)
+    where = watch.peak_call or watch.where
 
     # ``predict`` copies the whole array to the card too (``array_data_adapter.py``).
     rows = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
@@ -139,10 +135,13 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     if saves < LOW * analysis.limit_bytes:
         return
 
+    is_stated = analysis.recording.step_config.batch_size is not None
+    guess = "" if is_stated else f", if it is {batch:,}"
+
     yield Finding(
         id="batch-tensors",
         severity=analysis.rate(saves),
-        title=f"{format_bytes(growing)} of tensors grow with the batch size "
+        title=f"{format_bytes(growing)} of tensors grow with the batch size{guess} "
         f"({growing / peak:.0%} of the peak)",
         detail="",
         saves_bytes=saves,
@@ -168,7 +167,7 @@ def find_batch(analysis: Analysis) -> int:
     """
     stated = analysis.recording.step_config.batch_size
     watch = analysis.recording.watch
-    if stated or (watch is not None and watch.whole_run):
+    if stated is not None or (watch is not None and watch.whole_run):
         return stated or 0
 
     alive = analysis.alive
