@@ -201,7 +201,7 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
 
     if category == Category.INPUT:
         if role.startswith("batch"):
-            return "a batch of the data set"
+            return "a batch or an example of the data set"
         if role == ELEMENT_ROLE:
             return role
         if int(row["born"]) < first or int(row["dies"]) >= end:
@@ -218,7 +218,7 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
         if row["instruction"]:
             unknown = "read later in its module"
         elif row["op"] and not row["tensor"] and "/" not in row["op"]:
-            unknown = "held by Python or a tape"  # an eager op has no scope
+            unknown = "an eager op's result, until Python and tapes free it"
 
         unsaid = _WITHOUT_READER.get(category, unknown)
         if category == Category.GRADIENT and int(row["born"]) < first:

@@ -32,7 +32,7 @@ from analyzer.explain.analysis import (
 )
 from analyzer.explain.buffer_words import describe_largest, in_brackets
 from analyzer.model.contract.fields import EvidenceRow
-from analyzer.model.contract.run_note import split_tensor
+from analyzer.model.contract.run_note import op_types, split_tensor
 from analyzer.model.graph.graph_index import (
     GRADIENT_ROLE,
     PASSED_GRADIENT_ROLE,
@@ -54,64 +54,22 @@ _SMALL = 64  # smaller parts of a buffer to report do not matter
 _SUMMANDS = 3
 _SUMMED_EAGERLY = 2  # the sum so far and the next gradient
 
-_ELEMENTWISE = frozenset(
-    {
-        "Add",
-        "AddV2",
-        "BiasAdd",
-        "Div",
-        "Equal",
-        "Greater",
-        "GreaterEqual",
-        "Less",
-        "LessEqual",
-        "LogicalAnd",
-        "LogicalNot",
-        "Maximum",
-        "Minimum",
-        "Mul",
-        "NotEqual",
-        "RealDiv",
-        "SquaredDifference",
-        "Sub",
-    }
+_ELEMENTWISE = op_types(
+    "Add AddV2 BiasAdd Div Equal Greater GreaterEqual Less LessEqual LogicalAnd "
+    "LogicalNot Maximum Minimum Mul NotEqual RealDiv SquaredDifference Sub"
 )
 _PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
 _VENDOR = re.compile("^_(Mkl(Native)?)?(Fused(?=(Batch)?MatMul))?")
 _SELECTIONS = frozenset({"Select", "SelectV2"})
 _SUMS = frozenset({"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"})
-POINTWISE = frozenset(
-    {
-        *_ELEMENTWISE,
-        "Abs",
-        "AddN",
-        "Erf",
-        "Exp",
-        "Log",
-        "Neg",
-        "Pow",
-        "Rsqrt",
-        "Sigmoid",
-        "Softplus",
-        "Sqrt",
-        "Square",
-        "Tanh",
-    }
+POINTWISE = _ELEMENTWISE | op_types(
+    "Abs AddN Erf Exp Log Neg Pow Rsqrt Sigmoid Softplus Sqrt Square Tanh"
 )
 _CHAINED = POINTWISE | _SELECTIONS
 # Ops that read some of a tensor's elements, and ops that pass them on.
-_PARTS = frozenset(
-    {
-        "ArgMax",
-        "ArgMin",
-        "GatherNd",
-        "GatherV2",
-        "MatrixDiagPartV3",
-        "Slice",
-        "StridedSlice",
-        "TopKV2",
-    }
+_PARTS = op_types(
+    "ArgMax ArgMin GatherNd GatherV2 MatrixDiagPartV3 Slice StridedSlice TopKV2"
 )
 _PATCHES = "ExtractImagePatches"
 _JOINED = "ConcatV2"
@@ -247,29 +205,9 @@ _OF_GRADIENTS = "gradient_tape/"  # scope of a gradient's ops
 _FUSED = frozenset(
     {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"}
 )
-_MOVING = frozenset(
-    {
-        *POINTWISE,
-        *_REPEATS,
-        *_PARTS,
-        *_SELECTIONS,
-        *_SUMS,
-        "ConcatV2",
-        "Cos",
-        "Cumsum",
-        "Expm1",
-        "Log1p",
-        "LogicalOr",
-        "MatrixBandPart",
-        "MatrixSetDiagV3",
-        "Pack",
-        "PadV2",
-        "Sign",
-        "Sin",
-        "Softmax",
-        "Xdivy",
-        *_FUSED,
-    }
+_MOVING = POINTWISE.union(_REPEATS, _PARTS, _SELECTIONS, _SUMS, _FUSED) | op_types(
+    "ConcatV2 Cos Cumsum Expm1 Log1p LogicalOr MatrixBandPart MatrixSetDiagV3 Pack "
+    "PadV2 Sign Sin Softmax Xdivy"
 )
 _ENLARGING = frozenset({"ResizeBilinear", "ResizeNearestNeighbor", "ResizeBicubic"})
 _MASKS = ("RandomUniform", "StatelessRandomUniformV2")  # of dropout

@@ -91,10 +91,9 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     trains = Phase.BACKWARD in analysis.recording.structure.phases.values()
     if watch is None or trains or not (watch.whole_run or watch.steps <= 1):
         return
-    if not config.infers or examples < _MANY_EXAMPLES:
+    may_train = watch.ended and config.optimizer  # it failed before it could
+    if not config.infers or examples < _MANY_EXAMPLES or may_train:
         return
-    if watch.ended and config.optimizer:
-        return  # it failed before it could train
 
     where = watch.peak_call or watch.where
 

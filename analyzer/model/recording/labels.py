@@ -21,7 +21,7 @@ from analyzer.model.graph.graph_index import GraphIndex
 
 Mask = npt.NDArray[np.bool_]
 
-BATCH_ROLE = "batch of a data set"
+BATCH_ROLE = "batch or example of a data set"
 ELEMENT_ROLE = "held by the data set"  # made by a function of its pipeline
 COPIED_BATCH = f"{BATCH_ROLE}, copied to the device"
 COPIED_INPUT = "step input, copied to the device"

@@ -387,25 +387,21 @@ def _find_held(
 def _label_early(labels: Labels, table: pd.DataFrame) -> None:
     """Label results from before a model's first call, in a program that failed before its steps.
 
-    The initial value of a variable is made before the variable's buffer, with the same bytes, and freed
-    before the next tensor of that size is made.
+    The initial value of a variable is made before the variable's buffer, with the same bytes. Unlike the
+    results of a layer, it does not live to the failure.
     """
     born = table["born"]
     dies = table["dies"]
     sizes = table["requested_bytes"]
-    of_variables = born[labels.variable != ""].sort_values()
-    is_early = ~(born >= of_variables.min())  # True for all without a variable
-
-    for size, values in of_variables.groupby(sizes):
-        is_same = sizes == size
-        births = np.append(np.sort(born[is_same]), dies.max() - 1)
-        ready = np.append(births[births.searchsorted(values, "right")], -1)
-        is_early |= is_same & (dies <= ready[values.searchsorted(born, "right")])
-
+    of_variables = born[labels.variable != ""]
+    is_late = born >= of_variables.min()  # False for all without a variable
+    is_left = dies == dies.max()
+    is_value = born < sizes.map(of_variables.groupby(sizes).max())
+    is_early = ~is_late | (is_value & ~is_left)
     rows = labels.open_rows() & (is_early & (table["op"] != "")).to_numpy()
     labels.fill(rows, Category.TEMPORARY, "building the model")
     of_layers = labels.open_rows() & (labels.layer != "")
-    labels.fill(of_layers & (dies == dies.max()), Category.ACTIVATION, LEFT_ROLE)
+    labels.fill(of_layers & is_left, Category.ACTIVATION, LEFT_ROLE)
 
 
 def _label_batches(
