@@ -37,6 +37,7 @@ _CAUSES = (
     "small-copied",
     "logits-held",
     "waits-for-sum",
+    "sliced-often",
     "kept-by-tape",
     "whole-table",
     "whole-set",

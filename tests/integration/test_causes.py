@@ -17,6 +17,7 @@ CAUSES = {
     "reduced-at-once": "kernel solved",
     "part-read": "variances normalized",
     "waits-for-sum": "unrolled eager_unrolled",
+    "sliced-often": "sliced",
     "whole-table": "table",
     "dense-gradient": "penalized",
     "input-copies": "converted",

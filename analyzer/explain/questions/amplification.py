@@ -716,9 +716,16 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
             "gradient adds up trip by trip."
         )
 
-        yield report_share(
-            analysis, "waits-for-sum", words, detail, equal, where, saves
-        )
+        name = "waits-for-sum"
+
+        if (equal["op_type"] == "StridedSliceGrad").all():
+            name = "sliced-often"
+            detail = (
+                "The gradient of each slice is as large as the whole tensor. That of "
+                "tf.split or tf.unstack joins the parts."
+            )
+
+        yield report_share(analysis, name, words, detail, equal, where, saves)
 
 
 def _eager_sums(rows: pd.DataFrame, alive: pd.DataFrame) -> list[str]:

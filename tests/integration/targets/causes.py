@@ -126,6 +126,21 @@ def unrolled_mended():
     )
 
 
+def sliced(cut=lambda x: [x[:, begin : begin + 64] for begin in range(0, WIDTH, 64)]):
+    """Return a step that reads slices of a product."""
+    return descend(
+        lambda weights, x: tf.add_n(
+            [tf.reduce_sum(tf.nn.relu(part)) for part in cut(x @ weights)]
+        ),
+        tf.Variable(draw(WIDTH, WIDTH)),
+        draw(4 * ROWS, WIDTH),
+    )
+
+
+def sliced_mended():
+    return sliced(lambda x: tf.split(x, WIDTH // 64, axis=1))
+
+
 def stopped(features):
     """Return an eager step that trains a head on features without gradients."""
     weights, head = tf.Variable(draw(WIDTH, WIDTH)), tf.Variable(draw(WIDTH, 1))
