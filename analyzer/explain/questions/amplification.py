@@ -677,7 +677,8 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     """Report equal tensors that wait at the peak for one op that adds them up.
 
     The tape adds the gradients of a tensor that several ops read with one ``AddN``
-    (``_aggregate_grads`` in ``backprop.py``), so that all are alive together.
+    (``_aggregate_grads`` in ``backprop.py``), so that all are alive together. Other sums of a line go
+    with those of the peak.
     """
     alive = analysis.alive
     rows = alive[alive["category"] == "gradient"]
@@ -688,6 +689,9 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
 
     is_known = (rows["tensor"] != "").any()
     if is_known:
+        every = analysis.rows
+        is_own = every["born"].between(analysis.first, analysis.last)
+        rows = every[is_own & (every["category"] == "gradient")]
         sums = [_sum_that_reads(tensor, graph) for tensor in rows["tensor"]]
     else:
         sums = _eager_sums(rows, alive)
@@ -700,7 +704,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     rows = rows.sort_values("requested_bytes", ascending=False, kind="stable")
     is_later = rows.groupby("sum").cumcount() >= (1 if is_known else _SUMMED_EAGERLY)
 
-    for _, equal in rows.groupby("source", observed=True):
+    for _, equal in rows.groupby(["source", "op_type"], observed=True):
         saves = saved_without_rows(analysis, equal[is_later[equal.index]])
         if saves < analysis.least_bytes:
             continue
