@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
-from analyzer.model.contract.run_note import CONSTANTS, split_tensor
+from analyzer.model.contract.run_note import CONSTANTS, op_types, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex, Phase
 from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
 
@@ -21,7 +21,7 @@ from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
 _LEAST_BYTES = 1024
 
 # Ops whose output shares their input's buffer.
-_ALIASES = frozenset({"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient"})
+_ALIASES = op_types("Identity Reshape Squeeze ExpandDims StopGradient")
 
 _NAME = re.compile(r"[\w.-]+")
 

@@ -58,11 +58,11 @@ _ELEMENTWISE = op_types(
     "Add AddV2 BiasAdd Div Equal Greater GreaterEqual Less LessEqual LogicalAnd "
     "LogicalNot Maximum Minimum Mul NotEqual RealDiv SquaredDifference Sub"
 )
-_PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
+_PRODUCTS = op_types("BatchMatMul BatchMatMulV2 BatchMatMulV3")
 MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
 _VENDOR = re.compile("^_(Mkl(Native)?)?(Fused(?=(Batch)?MatMul))?")
 _SELECTIONS = frozenset({"Select", "SelectV2"})
-_SUMS = frozenset({"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"})
+_SUMS = op_types("All Any Max Mean Min Prod Sum")
 POINTWISE = _ELEMENTWISE | op_types(
     "Abs AddN Erf Exp Log Neg Pow Rsqrt Sigmoid Softplus Sqrt Square Tanh"
 )
@@ -209,7 +209,7 @@ _MOVING = POINTWISE.union(_REPEATS, _PARTS, _SELECTIONS, _SUMS, _FUSED) | op_typ
     "ConcatV2 Cos Cumsum Expm1 Log1p LogicalOr MatrixBandPart MatrixSetDiagV3 Pack "
     "PadV2 Sign Sin Softmax Xdivy"
 )
-_ENLARGING = frozenset({"ResizeBilinear", "ResizeNearestNeighbor", "ResizeBicubic"})
+_ENLARGING = op_types("ResizeBilinear ResizeNearestNeighbor ResizeBicubic")
 _MASKS = ("RandomUniform", "StatelessRandomUniformV2")  # of dropout
 _STARTS = frozenset({*_ELEMENTWISE, *MATRICES, *_EXPANDING, *_MASKS, *_ENLARGING})
 _LOOPED = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``

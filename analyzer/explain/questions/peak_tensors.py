@@ -82,11 +82,11 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     watch = analysis.recording.watch
     config = analysis.recording.step_config
 
-    # The first axis with the most bytes; that of arguments if no other shape is known.
     alive = analysis.alive
     sums = _sum_by_first_axis(alive[alive["category"] != Category.PARAMETER])
-    given = map(_first_axis, _shapes_given(analysis))
-    examples = int(sums.idxmax() if len(sums) else np.nanmax([0, *given]))
+    examples = (
+        int(sums.idxmax()) if len(sums) else 0
+    )  # the first axis with the most bytes
 
     trains = Phase.BACKWARD in analysis.recording.structure.phases.values()
     if watch is None or trains or not (watch.whole_run or watch.steps <= 1):
@@ -150,13 +150,9 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
 def _is_paired(analysis: Analysis, batch: int) -> bool:
     """Say whether a tensor that is no input, such as a graph's adjacency, pairs the examples."""
     shapes = analysis.rows.loc[analysis.rows["category"] == Category.INPUT, "shape"]
-    return f"[{batch},{batch}]" in _shapes_given(analysis).difference(shapes)
-
-
-def _shapes_given(analysis: Analysis) -> set[str]:
-    """Return the shapes of the arguments of the step's graph."""
     ops = analysis.recording.structure.ops.values()
-    return {one.shape_text for op in ops if op.type == "_Arg" for one in op.outputs}
+    given = {one.shape_text for op in ops if op.type == "_Arg" for one in op.outputs}
+    return f"[{batch},{batch}]" in given.difference(shapes)
 
 
 def find_batch(analysis: Analysis) -> int:

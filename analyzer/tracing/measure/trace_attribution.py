@@ -18,6 +18,7 @@ from analyzer.model.contract.run_note import (
     ACCUMULATOR_ROLE,
     CONVOLUTIONS,
     TensorSpec,
+    op_types,
 )
 from analyzer.model.graph.buffer_sharing import ITERATOR, NO_SHARING, Sharing
 from analyzer.model.graph.graph_index import (
@@ -74,7 +75,7 @@ from analyzer.tracing.parse.xplane import (
 _PHASES = {"backward": 1, "update": 2}
 
 # Ops that begin or extend a sum of gradients in a program's own loop.
-_SUMS = frozenset({"AddV2", "Add", "AddN", "ZerosLike", "Zeros", "Fill"})
+_SUMS = op_types("AddV2 Add AddN ZerosLike Zeros Fill")
 
 
 def attribute(
