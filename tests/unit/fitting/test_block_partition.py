@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.fitting.layer_chain import ChainUnit, choose_blocks, find_peak
-from analyzer.fitting.remedy_plans import read_recomputing_code
 
 
 def chain(
@@ -50,10 +49,3 @@ def test_what_draws_random_numbers_is_never_recomputed() -> None:
     assert blocks
     for start, stop in blocks:
         assert not start <= 2 < stop
-
-
-def test_the_code_to_paste_is_code() -> None:
-    code = read_recomputing_code()
-    compile(code, "pasted", "exec")
-    assert "def recompute_blocks(" in code
-    assert "# ---" not in code
