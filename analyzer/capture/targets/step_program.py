@@ -191,14 +191,18 @@ def find_batch_size(args: Any) -> int | None:
 
     Of a graph, whose matrix pairs the rows of the other tensors, it is 0: they are no batch.
     """
-    shapes = [tuple(getattr(one, "shape", ())) for one in tf.nest.flatten(args)]
-    tables = [one for one in shapes if len(one) > 1] or list(filter(None, shapes))
-    lengths = {one[0] for one in tables}
+    shapes = [
+        tuple(one.shape or ())  # of an unknown rank: none
+        for one in tf.nest.flatten(args)
+        if tf.is_tensor(one) or isinstance(one, np.ndarray)
+    ]
+    tables = [one for one in shapes if len(one) > 1] or shapes
+    lengths = {one[0] for one in tables if one}
 
     if len(lengths) != 1:
         return None
 
-    pairs = [one for one in tables if one == 2 * one[:1]]
+    pairs = [one for one in tables if one and one == 2 * one[:1]]
     return 0 if 0 < len(pairs) < len(tables) else lengths.pop()
 
 
