@@ -61,7 +61,7 @@ _ELEMENTWISE = op_types(
 _PRODUCTS = op_types("BatchMatMul BatchMatMulV2 BatchMatMulV3")
 MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
 _VENDOR = re.compile("^_(Mkl(Native)?)?(Fused(?=(Batch)?MatMul))?")
-_SELECTIONS = frozenset({"Select", "SelectV2"})
+_SELECTIONS = op_types("Select SelectV2")
 _SUMS = op_types("All Any Max Mean Min Prod Sum")
 POINTWISE = _ELEMENTWISE | op_types(
     "Abs AddN Erf Exp Log Neg Pow Rsqrt Sigmoid Softplus Sqrt Square Tanh"
@@ -202,9 +202,7 @@ _OF_ONE_NUMBER = r"(^|/)(Fill|(ones|zeros)(_like)?)(_\d+)?$"  # TensorFlow's nam
 _SAME = ("ExpandDims", "Identity", "Reshape", "Squeeze")  # in the same buffer
 _REPEATS = (*_SAME, "BroadcastTo", "Tile", "Transpose")
 _OF_GRADIENTS = "gradient_tape/"  # scope of a gradient's ops
-_FUSED = frozenset(
-    {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"}
-)
+_FUSED = op_types("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits")
 _MOVING = POINTWISE.union(_REPEATS, _PARTS, _SELECTIONS, _SUMS, _FUSED) | op_types(
     "ConcatV2 Cos Cumsum Expm1 Log1p LogicalOr MatrixBandPart MatrixSetDiagV3 Pack "
     "PadV2 Sign Sin Softmax Xdivy"
