@@ -1,6 +1,6 @@
 """All findings of an analysis, in the order of every output.
 
-A step that does not fit comes first, then severity, then findings of the program, then the saving.
+A step that does not fit comes first, then severity, then growth of the program, then the saving.
 """
 
 from collections.abc import Iterator
@@ -37,6 +37,7 @@ _CAUSES = (
     "small-copied",
     "logits-held",
     "waits-for-sum",
+    "sliced-often",
     "kept-by-tape",
     "whole-table",
     "whole-set",
@@ -117,7 +118,8 @@ def collect(analysis: Analysis) -> Analysis:
         # ``conv_ops_gpu.h``), so other changes come first.
         forward = is_cause - (one.id == "workspace")
         severity = order.index(one.severity) - _AHEAD * forward
-        is_general = one not in of_program
+        is_growth = one.id in _ALWAYS or one.saves_bytes is None
+        is_general = one not in of_program or not is_growth
         is_behind = has_saving or is_leaking
         is_unsized = is_cause and one.saves_bytes is None and is_behind
         saves = -(one.saves_bytes or 0)

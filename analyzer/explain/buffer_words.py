@@ -200,7 +200,7 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
 
     if category == Category.INPUT:
         if role.startswith("batch"):
-            return "a batch of the data set"
+            return "a batch or an example of the data set"
         if role == ELEMENT_ROLE:
             return role
         if int(row["born"]) < first or int(row["dies"]) >= end:
@@ -213,8 +213,12 @@ def why_alive(row: Mapping[str, Any], *, first: int, end: int) -> str:
 
     # TensorFlow's graph has other readers than the compiled module, which fuses ops.
     if not row["is_sure"] or row["instruction"]:
-        is_compiled = row["instruction"]
-        unknown = "read later in its module" if is_compiled else "no known reader"
+        unknown = "no known reader"
+        if row["instruction"]:
+            unknown = "read later in its module"
+        elif row["op"] and not row["tensor"] and "/" not in row["op"]:
+            unknown = "an eager op's result, until Python and tapes free it"
+
         unsaid = _WITHOUT_READER.get(category, unknown)
         if category == Category.GRADIENT and int(row["born"]) < first:
             return "gradient of an earlier step, which the program holds"

@@ -140,6 +140,9 @@ def _try_plan(
     except InputError as error:
         return replace_fields(remedy, code="", failed=error.message[:_LONGEST_REASON])
 
+    if plan.jit and not after.note.step.jit:
+        return replace_fields(remedy, code="", failed="it does not run with XLA")
+
     remedy = _add_figures(remedy, trial, before, after)
 
     file = trial.patch_file

@@ -16,7 +16,7 @@ from analyzer.model.contract.child_messages import (
     CaptureOptions,
 )
 from analyzer.model.contract.reading import read_table
-from analyzer.model.contract.run_note import CONSTANTS, split_tensor
+from analyzer.model.contract.run_note import CONSTANTS, op_types, split_tensor
 from analyzer.model.errors import InputError, suggest_names
 from analyzer.model.graph.graph_index import GraphIndex, Phase
 from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
@@ -25,7 +25,7 @@ from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
 _LEAST_BYTES = 1024
 
 # Ops whose output shares their input's buffer.
-_ALIASES = frozenset({"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient"})
+_ALIASES = op_types("Identity Reshape Squeeze ExpandDims StopGradient")
 
 _NAME = re.compile(r"[\w.-]+")
 

@@ -152,10 +152,14 @@ _CUDNN_KERNELS = ((1, 1), (3, 3), (5, 5))  # few activations are as small
 def find_batch(failure: LoggedFailure) -> int:
     """Return the first axis of the request; 0 if it may not be the batch, as in a variable's update."""
     examples = _count_examples(failure)
-    if examples > _LARGEST_BATCH or len(failure.shape or ()) < 3:
+    axes = len(failure.shape or ())
+    if examples > _LARGEST_BATCH or axes < 3:
         return 0  # of two axes, the first may count tokens
 
-    return examples
+    # recurrent layers put the time first (``time_major`` of ``rnn`` in Keras)
+    is_recurrent = axes == 3 and find("recurrent_op", _names_of(failure))
+
+    return 0 if is_recurrent else examples
 
 
 def is_data_set(failure: LoggedFailure) -> bool:

@@ -158,7 +158,10 @@ def _find_other_action(report: ReportFile) -> str:
                 "without --gpu: a simulated card computes few."
             )
         if program.whole_run:
-            return "Let the program run to its end, and trace it again."
+            return "Mend that error, and trace the program again."
+
+    if program is not None and program.whole_run:
+        return "Let the program run more steps: changes are found in a steady step."
 
     limit = format_bytes(_limit_of(report))
     return f"Nothing to change: no change is known to save 1 % of {limit}."

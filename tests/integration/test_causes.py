@@ -10,11 +10,12 @@ pytestmark = NEEDS_CARDS
 
 # Cause -> targets that have it first.
 CAUSES = {
-    "kept-by-tape": "taped distilled",
+    "kept-by-tape": "taped distilled guessed",
     "outer-product": "pairs eager_pairs masked",
     "reduced-at-once": "kernel solved",
     "part-read": "variances normalized",
     "waits-for-sum": "unrolled eager_unrolled",
+    "sliced-often": "sliced",
     "whole-table": "table",
     "dense-gradient": "penalized",
     "input-copies": "converted",

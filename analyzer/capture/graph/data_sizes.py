@@ -37,6 +37,7 @@ from analyzer.model.contract.run_note import (
     RESULT_TYPES,
     DataSize,
     TensorSpec,
+    op_types,
     split_tensor,
 )
 from analyzer.model.graph.buffer_sharing import ITERATOR
@@ -310,14 +311,8 @@ _Basis: TypeAlias = Literal["inputs", "told", "most"]
 _IMAGE_RANKS = (4, 5)
 
 # Op types that the layout pass does not change.
-_CALLS = frozenset(
-    (
-        "PartitionedCall",
-        "StatefulPartitionedCall",
-        "PyFunc",
-        "PyFuncStateless",
-        "EagerPyFunc",
-    )
+_CALLS = op_types(
+    "PartitionedCall StatefulPartitionedCall PyFunc PyFuncStateless EagerPyFunc"
 )
 
 # of inference; each starts with the shapes learnt in earlier rounds

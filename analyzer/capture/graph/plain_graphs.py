@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import get_functions, op_def_registry, tensor_util
 from analyzer.capture.run.source_frames import find_own_line
-from analyzer.model.contract.run_note import Op, TensorSpec
+from analyzer.model.contract.run_note import Op, TensorSpec, op_types
 from analyzer.model.graph.graph_index import find_inlined, remove_rewrite
 
 # Constants with at most this many elements keep their values (axes, paddings, shapes).
@@ -18,9 +18,7 @@ _INT64_END = 1 << 63  # larger numbers of uint64 are stored as text
 
 # longer text attributes (serialised messages) are left out; bytes
 _MAX_TEXT = 256
-_CALLERS = frozenset(
-    {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
-)
+_CALLERS = op_types("If StatelessIf While StatelessWhile Case StatelessCase")
 
 # Attributes beginning with an underscore that matter for memory.
 _PRIVATE_ATTRIBUTES = frozenset({"_handle_dtypes", "_handle_shapes", "_XlaMustCompile"})

@@ -34,25 +34,16 @@ from analyzer.capture.targets.host_setup import (
     find_original,
     make_host_variable,
 )
-from analyzer.model.contract.run_note import read_op_types
+from analyzer.model.contract.run_note import op_types, read_op_types
 
 # Op types whose value the executor has without a kernel of the card; a finite number is assumed.
-IN_HOST_MEMORY = frozenset(
-    (
-        "Const",
-        "Shape",
-        "ShapeN",
-        "Size",
-        "Rank",
-        "VariableShape",
-        "TensorListLength",
-        "IsFinite",
-        "VarIsInitializedOp",
-    )
+IN_HOST_MEMORY = op_types(
+    "Const Shape ShapeN Size Rank VariableShape TensorListLength IsFinite "
+    "VarIsInitializedOp"
 )
 
 # Op types that the simulated card computes for shapes and truths (``kernels.c``).
-_COMPUTED = frozenset(("Prod", "GatherV2", "DynamicStitch", "All", "Any", "ConcatV2"))
+_COMPUTED = op_types("Prod GatherV2 DynamicStitch All Any ConcatV2")
 _TYPES = read_op_types("model/graph/graph_op_types.toml")["types"]
 
 # Ops whose kernel reads the size of its result from the card -> the inputs that decide it.
@@ -64,16 +55,12 @@ SIZED = (
     | {"SparseFillEmptyRows": (0, 2), "SparseSlice": (0, 2, 3, 4)}
     | {f"NonMaxSuppressionV{version}": (0, 1, 2, 3, 4) for version in (2, 3, 4)}
 )
-_BRANCHES = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
+_BRANCHES = op_types("If StatelessIf Case StatelessCase")
 _RANDOM = ("Random", "Truncated", "Multinomial", "ParameterizedTruncated")
-_CALLS = frozenset(
-    ("While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall")
-)
+_CALLS = op_types("While StatelessWhile PartitionedCall StatefulPartitionedCall")
 _NOT_MOVED = _CALLS | {"Placeholder", "Const", "NoOp", "SymbolicGradient"}
-_PYTHON = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
-ASSIGNMENTS = frozenset(
-    ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
-)
+_PYTHON = op_types("PyFunc PyFuncStateless EagerPyFunc")
+ASSIGNMENTS = op_types("AssignVariableOp AssignAddVariableOp AssignSubVariableOp")
 _ASSERTION = "AssertGuard"  # in the name of the branches around an assertion
 _MOST_TWIN_BYTES = 1 << 30  # of the results of the twins of a step
 _MOST_ASSUMED_BYTES = 1 << 30  # of a result on the host whose size is assumed

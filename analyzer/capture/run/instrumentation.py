@@ -26,21 +26,15 @@ from analyzer.capture.run.step_variables import (
 )
 from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.watch.user_lines import find_calling_line
+from analyzer.model.contract.run_note import op_types
 from analyzer.model.graph.graph_index import Phase
 from analyzer.tracing.parse.event_columns import MARKER_PREFIX
 
 # Ops whose result shares the buffer of their input, which an earlier op made.
-_ALIASES = {
-    "Identity",
-    "IdentityN",
-    "Reshape",
-    "Squeeze",
-    "ExpandDims",
-    "StopGradient",
-    "PreventGradient",
-    "Snapshot",
-    "EnsureShape",
-}
+_ALIASES = op_types(
+    "Identity IdentityN Reshape Squeeze ExpandDims StopGradient PreventGradient "
+    "Snapshot EnsureShape"
+)
 
 
 class Observations:

@@ -184,11 +184,23 @@ def _name_inputs(function: Any, signature: Any) -> list[str]:
 
 
 def find_batch_size(args: Any) -> int | None:
-    """Return the first axis of the first tensor of a call; None if there is none."""
-    tensors = (
-        one for one in tf.nest.flatten(args) if tf.is_tensor(one) and one.shape.rank
-    )
-    return next((int(tensor.shape[0]) for tensor in tensors), None)
+    """Return the first axis that the tensors of a call share; None if it is unknown.
+
+    Of a graph, whose matrix pairs the rows of the other tensors, it is 0: they are no batch.
+    """
+    shapes = [
+        tuple(one.shape or ())  # of an unknown rank: none
+        for one in tf.nest.flatten(args)
+        if tf.is_tensor(one) or isinstance(one, np.ndarray)
+    ]
+    tables = [one for one in shapes if len(one) > 1] or shapes
+    lengths = {one[0] for one in tables if one}
+
+    if len(lengths) != 1:
+        return None
+
+    pairs = [one for one in tables if one and one == 2 * one[:1]]
+    return 0 if 0 < len(pairs) < len(tables) else lengths.pop()
 
 
 def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:

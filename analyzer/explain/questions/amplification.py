@@ -32,7 +32,7 @@ from analyzer.explain.analysis import (
 )
 from analyzer.explain.buffer_words import describe_largest, in_brackets
 from analyzer.model.contract.fields import EvidenceRow
-from analyzer.model.contract.run_note import split_tensor
+from analyzer.model.contract.run_note import op_types, split_tensor
 from analyzer.model.graph.graph_index import (
     GRADIENT_ROLE,
     PASSED_GRADIENT_ROLE,
@@ -54,64 +54,22 @@ _SMALL = 64  # smaller parts of a buffer to report do not matter
 _SUMMANDS = 3
 _SUMMED_EAGERLY = 2  # the sum so far and the next gradient
 
-_ELEMENTWISE = frozenset(
-    {
-        "Add",
-        "AddV2",
-        "BiasAdd",
-        "Div",
-        "Equal",
-        "Greater",
-        "GreaterEqual",
-        "Less",
-        "LessEqual",
-        "LogicalAnd",
-        "LogicalNot",
-        "Maximum",
-        "Minimum",
-        "Mul",
-        "NotEqual",
-        "RealDiv",
-        "SquaredDifference",
-        "Sub",
-    }
+_ELEMENTWISE = op_types(
+    "Add AddV2 BiasAdd Div Equal Greater GreaterEqual Less LessEqual LogicalAnd "
+    "LogicalNot Maximum Minimum Mul NotEqual RealDiv SquaredDifference Sub"
 )
-_PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
+_PRODUCTS = op_types("BatchMatMul BatchMatMulV2 BatchMatMulV3")
 MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
 _VENDOR = re.compile("^_(Mkl(Native)?)?(Fused(?=(Batch)?MatMul))?")
-_SELECTIONS = frozenset({"Select", "SelectV2"})
-_SUMS = frozenset({"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"})
-POINTWISE = frozenset(
-    {
-        *_ELEMENTWISE,
-        "Abs",
-        "AddN",
-        "Erf",
-        "Exp",
-        "Log",
-        "Neg",
-        "Pow",
-        "Rsqrt",
-        "Sigmoid",
-        "Softplus",
-        "Sqrt",
-        "Square",
-        "Tanh",
-    }
+_SELECTIONS = op_types("Select SelectV2")
+_SUMS = op_types("All Any Max Mean Min Prod Sum")
+POINTWISE = _ELEMENTWISE | op_types(
+    "Abs AddN Erf Exp Log Neg Pow Rsqrt Sigmoid Softplus Sqrt Square Tanh"
 )
 _CHAINED = POINTWISE | _SELECTIONS
 # Ops that read some of a tensor's elements, and ops that pass them on.
-_PARTS = frozenset(
-    {
-        "ArgMax",
-        "ArgMin",
-        "GatherNd",
-        "GatherV2",
-        "MatrixDiagPartV3",
-        "Slice",
-        "StridedSlice",
-        "TopKV2",
-    }
+_PARTS = op_types(
+    "ArgMax ArgMin GatherNd GatherV2 MatrixDiagPartV3 Slice StridedSlice TopKV2"
 )
 _PATCHES = "ExtractImagePatches"
 _JOINED = "ConcatV2"
@@ -244,34 +202,12 @@ _OF_ONE_NUMBER = r"(^|/)(Fill|(ones|zeros)(_like)?)(_\d+)?$"  # TensorFlow's nam
 _SAME = ("ExpandDims", "Identity", "Reshape", "Squeeze")  # in the same buffer
 _REPEATS = (*_SAME, "BroadcastTo", "Tile", "Transpose")
 _OF_GRADIENTS = "gradient_tape/"  # scope of a gradient's ops
-_FUSED = frozenset(
-    {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"}
+_FUSED = op_types("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits")
+_MOVING = POINTWISE.union(_REPEATS, _PARTS, _SELECTIONS, _SUMS, _FUSED) | op_types(
+    "ConcatV2 Cos Cumsum Expm1 Log1p LogicalOr MatrixBandPart MatrixSetDiagV3 Pack "
+    "PadV2 Sign Sin Softmax Xdivy"
 )
-_MOVING = frozenset(
-    {
-        *POINTWISE,
-        *_REPEATS,
-        *_PARTS,
-        *_SELECTIONS,
-        *_SUMS,
-        "ConcatV2",
-        "Cos",
-        "Cumsum",
-        "Expm1",
-        "Log1p",
-        "LogicalOr",
-        "MatrixBandPart",
-        "MatrixSetDiagV3",
-        "Pack",
-        "PadV2",
-        "Sign",
-        "Sin",
-        "Softmax",
-        "Xdivy",
-        *_FUSED,
-    }
-)
-_ENLARGING = frozenset({"ResizeBilinear", "ResizeNearestNeighbor", "ResizeBicubic"})
+_ENLARGING = op_types("ResizeBilinear ResizeNearestNeighbor ResizeBicubic")
 _MASKS = ("RandomUniform", "StatelessRandomUniformV2")  # of dropout
 _STARTS = frozenset({*_ELEMENTWISE, *MATRICES, *_EXPANDING, *_MASKS, *_ENLARGING})
 _LOOPED = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
@@ -546,12 +482,12 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     step = analysis.step
     rows = analysis.rows
 
-    has_graph = bool(analysis.recording.structure.ops)
     of_step = rows[rows["born"].between(analysis.first, analysis.last)]
     gradients = of_step[of_step["category"] == "gradient"]
     is_wanted = gradients["role"] == GRADIENT_ROLE
+    in_function = gradients["tensor"] != ""
 
-    if step is None or has_graph or not is_wanted.any():
+    if step is None or in_function.any() or not is_wanted.any():
         return
 
     first = gradients["born"].min()
@@ -560,7 +496,8 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     others = of_step[(of_step["born"] > last) & is_backward]
 
     forward = of_step[of_step["born"] < first]
-    is_kept = forward["dies"].between(forward["born"].max(), first)
+    ops = forward[forward["category"] != "input"]  # the tape copies numbers
+    is_kept = forward["dies"].between(ops["born"].max(), first)
 
     parameters = rows[rows["category"] == "parameter"]
     is_of_variable = gradients["shape"].isin(["[]", *parameters["shape"]])
@@ -707,7 +644,8 @@ def saved_after_use(
     """Return the saving without ``others``, if each tensor lives until a few later ones are made.
 
     A graph has no intermediates. A model of Keras that runs eagerly holds the results of its layers
-    until its call ends (``run_through_graph`` in ``keras/src/ops/function.py``).
+    until its call ends (``run_through_graph`` in ``keras/src/ops/function.py``). In another call each
+    of its ops runs again.
     """
     is_large = TIMES * forward["requested_bytes"] >= kept["requested_bytes"].median()
     births = forward["born"]
@@ -715,10 +653,11 @@ def saved_after_use(
     count = _TENSORS_IN_USE - in_graph
     ends = _born_after(births[is_large], kept["born"], count, births.max())
 
-    if not in_graph:
-        models = forward["layer"].astype(str).str.extract("^([^/]+)/", expand=False)
-        call_ends = births.groupby(models).max()
-        ends = np.maximum(ends, models[kept.index].map(call_ends).fillna(0))
+    models = forward["layer"].astype(str).str.extract("^([^/]+)/", expand=False)
+    models = models.where(forward["tensor"] == "")
+    calls = forward.groupby(["layer", "op", "shape"], observed=True).cumcount()
+    call_ends = births.groupby([models, calls]).transform("max")
+    ends = np.maximum(ends, call_ends[kept.index].fillna(0))
 
     sizes = [*kept["requested_bytes"], *others["requested_bytes"]]
     deaths = [*kept["dies"], *others["dies"]]
@@ -730,7 +669,8 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     """Report equal tensors that wait at the peak for one op that adds them up.
 
     The tape adds the gradients of a tensor that several ops read with one ``AddN``
-    (``_aggregate_grads`` in ``backprop.py``), so that all are alive together.
+    (``_aggregate_grads`` in ``backprop.py``), so that all are alive together. Other sums of a line go
+    with those of the peak.
     """
     alive = analysis.alive
     rows = alive[alive["category"] == "gradient"]
@@ -741,6 +681,9 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
 
     is_known = (rows["tensor"] != "").any()
     if is_known:
+        every = analysis.rows
+        is_own = every["born"].between(analysis.first, analysis.last)
+        rows = every[is_own & (every["category"] == "gradient")]
         sums = [_sum_that_reads(tensor, graph) for tensor in rows["tensor"]]
     else:
         # A Jacobian stacks the gradients of its rows.
@@ -757,7 +700,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     rows = rows.sort_values("requested_bytes", ascending=False, kind="stable")
     is_later = rows.groupby("sum").cumcount() >= (1 if is_known else _SUMMED_EAGERLY)
 
-    for _, equal in rows.groupby("source", observed=True):
+    for _, equal in rows.groupby(["source", "op_type"], observed=True):
         saves = saved_without_rows(analysis, equal[is_later[equal.index]])
         if saves < analysis.least_bytes:
             continue
@@ -774,9 +717,16 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
             "none, and other layers can take all time steps as one batch."
         )
 
-        yield report_share(
-            analysis, "waits-for-sum", words, detail, equal, where, saves
-        )
+        name = "waits-for-sum"
+
+        if (equal["op_type"] == "StridedSliceGrad").all():
+            name = "sliced-often"
+            detail = (
+                "The gradient of each slice is as large as the whole tensor. That of "
+                "tf.split or tf.unstack joins the parts."
+            )
+
+        yield report_share(analysis, name, words, detail, equal, where, saves)
 
 
 def _eager_sums(rows: pd.DataFrame, alive: pd.DataFrame) -> list[str]:

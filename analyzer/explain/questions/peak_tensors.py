@@ -82,25 +82,20 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     watch = analysis.recording.watch
     config = analysis.recording.step_config
 
-    # The first axis with the most bytes; that of arguments if no other shape is known.
     alive = analysis.alive
     sums = _sum_by_first_axis(alive[alive["category"] != Category.PARAMETER])
-    given = map(_first_axis, _shapes_given(analysis))
-    examples = int(sums.idxmax() if len(sums) else np.nanmax([0, *given]))
+    examples = (
+        int(sums.idxmax()) if len(sums) else 0
+    )  # the first axis with the most bytes
 
     trains = Phase.BACKWARD in analysis.recording.structure.phases.values()
     if watch is None or trains or not (watch.whole_run or watch.steps <= 1):
         return
-    if not config.infers or examples < _MANY_EXAMPLES:
+    may_train = watch.ended and config.optimizer  # it failed before it could
+    if not config.infers or examples < _MANY_EXAMPLES or may_train:
         return
 
-    # The name of the result is bound where the model is called.
-    results = (
-        held.where
-        for held in watch.held
-        if any(shape[:1] == (examples,) for shape in held.shapes)
-    )
-    where = next(results, watch.where or watch.peak_call)
+    where = watch.peak_call or watch.where
 
     # ``predict`` copies the whole array to the card too (``array_data_adapter.py``).
     rows = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
@@ -120,13 +115,10 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
 def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     """Report the tensors that a smaller batch makes smaller, and the saving of half the batch."""
     batch = find_batch(analysis)
-    rows = analysis.rows
-
-    # A tensor that is no input, such as a graph's adjacency, may pair the examples.
-    inputs = rows.loc[rows["category"] == Category.INPUT, "shape"]
-    if f"[{batch},{batch}]" in _shapes_given(analysis).difference(inputs):
+    if _is_paired(analysis, batch):
         return
 
+    rows = analysis.rows
     is_own = rows["born"].between(analysis.first, analysis.last)
     is_own |= rows["category"].isin([Category.INPUT, Category.CONSTANT])
     both = rows.loc[is_own | rows.index.isin(analysis.alive.index), _OF_BUFFER]
@@ -139,10 +131,13 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     if saves < LOW * analysis.limit_bytes:
         return
 
+    is_stated = analysis.recording.step_config.batch_size is not None
+    guess = "" if is_stated else f", if it is {batch:,}"
+
     yield Finding(
         id="batch-tensors",
         severity=analysis.rate(saves),
-        title=f"{format_bytes(growing)} of tensors grow with the batch size "
+        title=f"{format_bytes(growing)} of tensors grow with the batch size{guess} "
         f"({growing / analysis.peak.requested_bytes:.0%} of the peak)",
         detail="Smaller images help too: half the height and width leave a quarter of their "
         "tensors. A smaller batch may also need smaller workspaces than counted here.",
@@ -150,10 +145,12 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     )
 
 
-def _shapes_given(analysis: Analysis) -> set[str]:
-    """Return the shapes of the arguments of the step's graph."""
+def _is_paired(analysis: Analysis, batch: int) -> bool:
+    """Say whether a tensor that is no input, such as a graph's adjacency, pairs the examples."""
+    shapes = analysis.rows.loc[analysis.rows["category"] == Category.INPUT, "shape"]
     ops = analysis.recording.structure.ops.values()
-    return {one.shape_text for op in ops if op.type == "_Arg" for one in op.outputs}
+    given = {one.shape_text for op in ops if op.type == "_Arg" for one in op.outputs}
+    return f"[{batch},{batch}]" in given.difference(shapes)
 
 
 def find_batch(analysis: Analysis) -> int:
@@ -163,7 +160,7 @@ def find_batch(analysis: Analysis) -> int:
     """
     stated = analysis.recording.step_config.batch_size
     watch = analysis.recording.watch
-    if stated or (watch is not None and watch.whole_run):
+    if stated is not None or (watch is not None and watch.whole_run):
         return stated or 0
 
     alive = analysis.alive

@@ -465,7 +465,7 @@ def _list_rules_without_op(
     given = (op == _HOST_CONSTANT).to_numpy()
 
     result = Category.ACTIVATION if infer else Category.TEMPORARY
-    outside = "building the model" if is_captured else "outside the steps"
+    outside = "outside the steps"
     on_card = _is_on_card(allocations)
 
     # JAX names no requests

@@ -14,6 +14,7 @@ from analyzer.model.contract.run_note import (
     Op,
     RunFile,
     TensorSpec,
+    op_types,
     split_tensor,
 )
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
@@ -21,7 +22,7 @@ from analyzer.model.graph.graph_index import GraphIndex
 
 Mask = npt.NDArray[np.bool_]
 
-BATCH_ROLE = "batch of a data set"
+BATCH_ROLE = "batch or example of a data set"
 ELEMENT_ROLE = "held by the data set"  # made by a function of its pipeline
 COPIED_BATCH = f"{BATCH_ROLE}, copied to the device"
 COPIED_INPUT = "step input, copied to the device"
@@ -140,7 +141,7 @@ def label_variables(
 
 _ADDS = frozenset({"Add", "AddV2", "AddN"})
 # Ops between a gradient and an accumulator: a scale or a change of dtype.
-_SCALES = frozenset({"Mul", "RealDiv", "DivNoNan", "Cast", "Neg", "Select", "SelectV2"})
+_SCALES = op_types("Mul RealDiv DivNoNan Cast Neg Select SelectV2")
 _OF_ROWS = "UnsortedSegmentSum"  # makes a tensor of a lookup's gradient and its indices
 _READS = ("ReadVariableOp", "ResourceGather")
 

@@ -18,6 +18,7 @@ from analyzer.model.contract.run_note import (
     ACCUMULATOR_ROLE,
     CONVOLUTIONS,
     TensorSpec,
+    op_types,
 )
 from analyzer.model.graph.buffer_sharing import ITERATOR, NO_SHARING, Sharing
 from analyzer.model.graph.graph_index import (
@@ -67,7 +68,7 @@ from analyzer.tracing.parse.xplane import RawTrace, Span, find_inside
 _PHASES = {"backward": 1, "update": 2}
 
 # Ops that begin or extend a sum of gradients in a program's own loop.
-_SUMS = frozenset({"AddV2", "Add", "AddN", "ZerosLike", "Zeros", "Fill"})
+_SUMS = op_types("AddV2 Add AddN ZerosLike Zeros Fill")
 
 
 def attribute(
@@ -380,15 +381,21 @@ def _find_held(
 def _label_early(labels: Labels, table: pd.DataFrame) -> None:
     """Label results from before a model's first call, in a program that failed before its steps.
 
-    The initial value of a variable is made before the variable's buffer, with the same bytes.
+    The initial value of a variable is made before the variable's buffer, with the same bytes. Unlike the
+    results of a layer, it does not live to the failure.
     """
     born = table["born"]
+    dies = table["dies"]
     sizes = table["requested_bytes"]
     of_variables = born[labels.variable != ""]
     is_late = born >= of_variables.min()  # False for all without a variable
-    is_early = ~is_late | (born < sizes.map(of_variables.groupby(sizes).max()))
+    is_left = dies == dies.max()
+    is_value = born < sizes.map(of_variables.groupby(sizes).max())
+    is_early = ~is_late | (is_value & ~is_left)
     rows = labels.open_rows() & (is_early & (table["op"] != "")).to_numpy()
     labels.fill(rows, Category.TEMPORARY, "building the model")
+    of_layers = labels.open_rows() & (labels.layer != "")
+    labels.fill(of_layers & is_left, Category.ACTIVATION, LEFT_ROLE)
 
 
 def _label_batches(

@@ -42,16 +42,6 @@ def test_float32_training_uses_channels_first(workbench: Workbench) -> None:
     assert any(shape.startswith(("[8,16,", "[8,32,")) for shape in shapes), shapes
 
 
-@pytest.mark.slow
-def test_a_larger_batch_needs_more(workbench: Workbench) -> None:
-    small, large = (
-        estimate(workbench, "cnn", "--gpu", "t4", "--no-jit", "--batch-size", size)
-        for size in ("8", "64")
-    )
-    assert large["peak"]["requested_bytes"] > 4 * small["peak"]["requested_bytes"]
-    assert large["verdict"]["margin_bytes"] < small["verdict"]["margin_bytes"]
-
-
 def test_recurrent_layers_use_cudnn(workbench: Workbench) -> None:
     document = estimate(workbench, "recurrent", "--gpu", "t4", "--batch-size", "8")
     assert document["step"]["jit"] is False

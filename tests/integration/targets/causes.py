@@ -126,6 +126,21 @@ def unrolled_mended():
     )
 
 
+def sliced(cut=lambda x: [x[:, begin : begin + 64] for begin in range(0, WIDTH, 64)]):
+    """Return a step that reads slices of a product."""
+    return descend(
+        lambda weights, x: tf.add_n(
+            [tf.reduce_sum(tf.nn.relu(part)) for part in cut(x @ weights)]
+        ),
+        tf.Variable(draw(WIDTH, WIDTH)),
+        draw(4 * ROWS, WIDTH),
+    )
+
+
+def sliced_mended():
+    return sliced(lambda x: tf.split(x, WIDTH // 64, axis=1))
+
+
 def stopped(features):
     """Return an eager step that trains a head on features without gradients."""
     weights, head = tf.Variable(draw(WIDTH, WIDTH)), tf.Variable(draw(WIDTH, 1))
@@ -156,17 +171,18 @@ def taped_mended():
     return stopped(features)
 
 
-def distilled(is_outside=False):
+def distilled(is_outside=False, wrap=lambda call: call):
     """Return an eager step whose tape records a teacher that is not trained."""
     teacher, student = (
         keras.Sequential([keras.layers.Dense(width, "relu"), keras.layers.Dense(4)])
         for width in (WIDTH, 16)
     )
+    call = wrap(lambda x: teacher(x))
 
     def step(x):
         with tf.GradientTape() as tape:
             with tape.stop_recording() if is_outside else nullcontext():
-                target = teacher(x)
+                target = call(x)
             loss = tf.reduce_mean(tf.square(target - student(x)))
         gradients = tape.gradient(loss, student.trainable_variables)
         for variable, gradient in zip(
@@ -179,6 +195,14 @@ def distilled(is_outside=False):
 
 def distilled_mended():
     return distilled(True)
+
+
+def guessed():
+    return distilled(False, tf.function)
+
+
+def guessed_mended():
+    return distilled(True, tf.function)
 
 
 def classifier(convert, images):

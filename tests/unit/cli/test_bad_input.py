@@ -16,7 +16,6 @@ from builders import (
     TraceBuilder,
     analyze,
     listing,
-    run_python,
     sample_folder,
     sample_trace,
     small_trace,
@@ -289,7 +288,3 @@ def test_mistakes_of_newcomers(words: list[str], says: str, folder: Path) -> Non
     before = listing(folder)
     assert_refused(analyze(*words), says)
     assert listing(folder) == before
-
-
-def test_the_package_runs_as_a_module() -> None:
-    assert run_python("-m", "analyzer", "--version").stdout.startswith("analyze ")

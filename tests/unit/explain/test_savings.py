@@ -160,6 +160,7 @@ def test_half_the_batch_shrinks_only_tensors_of_the_batch() -> None:
     ]
     (found,) = find_batch_tensors(analysis_of(*rows, *parts))
     assert found.saves_bytes == 10 * MIB
+    assert "if it is 32" in found.title
 
 
 def test_a_second_peak_nearly_as_high_leaves_little_to_save() -> None:

@@ -9,7 +9,6 @@ from analyzer.fitting.remedy_plans import (
     ChainUnit,
     choose_blocks,
     find_peak,
-    read_recomputing_code,
 )
 
 
@@ -52,10 +51,3 @@ def test_what_draws_random_numbers_is_never_recomputed() -> None:
     assert blocks
     for start, stop in blocks:
         assert not start <= 2 < stop
-
-
-def test_the_code_to_paste_is_code() -> None:
-    code = read_recomputing_code()
-    compile(code, "pasted", "exec")
-    assert "def recompute_blocks(" in code
-    assert "# ---" not in code

@@ -71,6 +71,8 @@ def test_the_likely_largest_saving_is_tried_and_the_largest_shown_first(
 ) -> None:
     found = try_with()
     assert found[0].id == "accumulate-4"
+    # the step runs op by op when XLA cannot compile it
+    assert "XLA" in found[-1].failed
     savings = [remedy.saves_bytes or 0 for remedy in found]
     assert savings == sorted(savings, reverse=True)
     # the step has activations only

@@ -46,7 +46,6 @@ FORMATS: dict[str, str | bytes] = {
     "rows of an array": json.dumps(rows_of("textPayload"), indent=1),
     "mpi": with_prefix("[1,3]<stderr>:"),
     "torchrun": with_prefix("[rank3]: "),
-    "srun": with_prefix("12: "),
     "compose": with_prefix("worker_1  | "),
     "kubernetes": with_prefix("2026-11-22T05:08:25.123456789Z stderr F "),
     "bars": with_prefix(BAR),

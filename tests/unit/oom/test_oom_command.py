@@ -67,11 +67,6 @@ def test_the_log_is_explained_and_its_json_is_the_document(tmp_path: Path) -> No
     )
 
 
-def test_the_next_command_names_the_target() -> None:
-    done = analyze("oom", LOG, "--target", "train.py:build")
-    assert "Next: analyze fit train.py:build --gpu t4" in done.out
-
-
 def test_no_line_of_this_package_is_called_the_users() -> None:
     own = "/home/me/checkout/analyzer/capture/run/host_values.py"
     users = '"/home/me/train.py", line 42'

@@ -70,14 +70,6 @@ def test_a_log_cut_at_any_line_states_nothing_false(scene: Scene, version: str) 
             check_ranges(failure, scene)
 
 
-@EVERY_VERSION
-def test_two_failures_are_two(version: str) -> None:
-    text = log_of(PIECES, version) + "epoch 2\n" + log_of(FULL, version)
-    first, second = report(text).report.failures
-    check_ranges(first, PIECES)
-    check_ranges(second, FULL)
-
-
 def test_warnings_alone_leave_the_map() -> None:
     (failure,) = report(
         log_of(PIECES, "2.9", with_text=False, level="W")

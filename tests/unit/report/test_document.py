@@ -67,7 +67,9 @@ def test_no_leak_is_denied_beside_models_that_stay_alive(trend: Any) -> None:
 def test_a_program_without_steps_is_one() -> None:
     report = program_of(opened_sample("cnn").report, "flat")
     whole = replace(report, program=replace(report.program, whole_run=True))
-    assert answer_lines(whole)[0].startswith("No step was found. Peak ")
+    verdict, _, action = answer_lines(replace(whole, findings=()))
+    assert verdict.startswith("No step was found. Peak ")
+    assert "more steps" in action
 
 
 @pytest.mark.parametrize("times", [1, 3])

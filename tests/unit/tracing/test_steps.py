@@ -6,7 +6,7 @@ from builders import TraceBuilder
 
 import analyzer
 from analyzer.model.recording.labels import Labels
-from analyzer.tracing.measure.trace_attribution import _label_lines
+from analyzer.tracing.measure.trace_attribution import _label_early, _label_lines
 from analyzer.tracing.parse.run_folder import RunNote
 
 
@@ -30,3 +30,13 @@ def test_the_lines_of_a_tape_are_those_of_forward_ops() -> None:
     note = RunNote(source_lines={"Mul": "a.py:3", "Mul 16": "a.py:5"})
     _label_lines(labels, table, note, np.arange(3) < 2)
     assert [*labels.source] == ["a.py:3", "a.py:5", ""]
+
+
+def test_an_activation_as_large_as_a_later_variable_is_not_of_its_building() -> None:
+    # GIVEN an activation that is made between two variables of its size
+    columns = {"born": [1, 2, 3], "dies": 9, "requested_bytes": 8, "op": "Relu"}
+    labels = Labels(3)
+    labels.variable[[0, 2]] = "kernel"
+    labels.layer[1] = "dense"
+    _label_early(labels, pd.DataFrame(columns))
+    assert labels.category[1] == "activation"
