@@ -262,6 +262,9 @@ def saved_without_rows(
 
     The mended step holds ``added`` bytes of its own while the step has any of the buffers.
     """
+    if rows.empty:
+        return 0
+
     sizes = (rows["requested_bytes"] * share).astype("int64")
     return saved_without(
         analysis,

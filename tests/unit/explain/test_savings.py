@@ -9,7 +9,12 @@ import pytest
 from builders import with_recording
 
 from analyzer.explain.all_findings import collect
-from analyzer.explain.analysis import Analysis, analyse, saved_without
+from analyzer.explain.analysis import (
+    Analysis,
+    analyse,
+    saved_without,
+    saved_without_rows,
+)
 from analyzer.explain.questions.amplification import Tensors, find_summands
 from analyzer.explain.questions.peak_tensors import (
     find_batch_tensors,
@@ -263,6 +268,11 @@ def test_a_data_set_beside_the_device_is_no_finding() -> None:
     )
     flat = TrendFigures(trend="flat")
     assert not [*find_data(analysis, WatchNote(constants=(data,)), flat)]
+
+
+def test_no_buffers_save_nothing() -> None:
+    analysis = analysis_of(buffer(MIB, 1, 9, Category.ACTIVATION))
+    assert saved_without_rows(analysis, analysis.rows[:0], added=MIB) == 0
 
 
 @pytest.mark.parametrize(("op", "count"), [("Pack", 0), ("AddV2", 1)])
