@@ -190,7 +190,7 @@ def append_reproduction(
         same_op = "the same op" if found.is_same_op else "another op"
         same = "the same request" if found.is_same_request else "another request"
         answer = (
-            f"The step fails on the simulated card too, in {same_op} with {same}: "
+            f"The step also fails on the simulated card, in {same_op} with {same}: "
             f"{found.op or 'an op without a name'} asks for {size}."
         )
 

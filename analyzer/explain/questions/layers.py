@@ -236,7 +236,7 @@ def find_trained_base(analysis: Analysis) -> Iterator[Finding]:
         "trained-base",
         "Results of a loaded network wait for gradients",
         "If the layers behind it alone should learn, freeze it before compile(): "
-        "base.trainable = False. To train its last layers too, freeze those before them. "
+        "base.trainable = False. To train also its last layers, freeze those before them. "
         "The gradients of layers in front of it need its results too: for grey images, repeat "
         "the channel with Concatenate()([x, x, x]). The saving is that of a frozen network "
         "without such layers.",
