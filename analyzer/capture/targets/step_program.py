@@ -21,6 +21,9 @@ from analyzer.model.contract.child_messages import CaptureOptions
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import TargetError
 
+# assumed: a square table with fewer rows is a batch, not the matrix of a graph
+_MANY_NODES = 1000
+
 
 @dataclass(kw_only=True)
 class Program:
@@ -186,7 +189,7 @@ def _name_inputs(function: Any, signature: Any) -> list[str]:
 def find_batch_size(args: Any) -> int | None:
     """Return the first axis that the tensors of a call share; None if it is unknown.
 
-    Of a graph, whose matrix pairs the rows of the other tensors, it is 0: they are no batch.
+    Of a large graph, whose matrix pairs the rows of the other tensors, it is 0: they are no batch.
     """
     shapes = [
         tuple(one.shape or ())  # of an unknown rank: none
@@ -199,8 +202,11 @@ def find_batch_size(args: Any) -> int | None:
     if len(lengths) != 1:
         return None
 
-    pairs = [one for one in tables if one and one == 2 * one[:1]]
-    return 0 if 0 < len(pairs) < len(tables) else lengths.pop()
+    length = lengths.pop()
+    pairs = [one for one in tables if one == (length, length)]
+    is_graph = length >= _MANY_NODES and 0 < len(pairs) < len(tables)
+
+    return 0 if is_graph else length
 
 
 def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:

@@ -1036,17 +1036,21 @@ def _find_vectorized(
     every = tensors.rows  # weights are small
     shapes = every.loc[every["category"] == "parameter", "shape"].unique()
     ends = tuple(f",{shape[1:]}" for shape in shapes if "," in shape)
-    kept = [
-        tensors.size_of(f"{op}:0")
+    left = {
+        op: [one for one in graph.consumers.get(f"{op}:0", ()) if _LOOPED not in one]
         for op in graph.ops
         if _LOOPED in op
-        and any(_LOOPED not in one for one in graph.consumers.get(f"{op}:0", ()))
+    }
+    # ``batch_jacobian`` in backprop.py transposes the rows, which it needs all.
+    readers = [graph.ops[one].type for others in left.values() for one in others]
+    kept = [tensors.size_of(f"{op}:0") for op, others in left.items() if others]
+    results = [
+        size for shape, size in kept if shape.endswith(ends) or "Transpose" in readers
     ]
-    results = sum(size for shape, size in kept if shape.endswith(ends))
     # Results of the loop, and tensors made of them.
-    is_gone = rows["requested_bytes"].isin(set(made)) & (rows["born"] >= start)
+    is_gone = rows["requested_bytes"].isin({*made, *results}) & (rows["born"] >= start)
     gone = rows[is_gone | rows.index.isin(looped.index)]
-    saves = saved_without_rows(analysis, gone, added=2 * results)
+    saves = saved_without_rows(analysis, gone, added=2 * sum(results))
 
     yield report_share(
         analysis,

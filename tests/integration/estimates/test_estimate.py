@@ -86,9 +86,8 @@ def test_a_numpy_array_among_the_inputs_leaves_the_others_their_shapes(
     estimate, trace = pairs.get("arrays")
     predicted, measured = estimate.document, trace.document
     stated, peak = predicted["uncertainty"], measured["peak"]["requested_bytes"]
-    assert (
-        measured["step"]["batch_size"] == 0
-    )  # a matrix pairs the rows of the features
+    # A matrix pairs the rows of the features.
+    assert measured["step"]["batch_size"] == 0
     # The arrays that begin at a multiple of 64 bytes are not copied.
     arrays_bytes = 4 * (1000 * 16 + 30 + 1000 * 64)
     assert peak <= stated["high_bytes"]
