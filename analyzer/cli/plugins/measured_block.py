@@ -26,8 +26,8 @@ class BlockMeasure:
 
     peak_bytes: int = 0
     growth_bytes: int = 0
-    at_peak: pd.DataFrame = field(default_factory=pd.DataFrame)
-    left: pd.DataFrame = field(default_factory=pd.DataFrame)
+    at_peak: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
+    left: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
     method: str = ""  # a sentence about the source of the figures
 
     def read(self, folder: Path) -> None:

@@ -23,8 +23,6 @@ from analyzer.model.errors import AnalyzerError, FailureKind
 # Axes of inputs without the batch, by name; ``""`` is the only input.
 Shapes = Mapping[str, tuple[int, ...]]
 
-# of an option; None for the default
-
 # ``run``: run the step and trace it. ``static``: take its graph and run nothing. ``sizes``: run it at
 # several sizes and answer for each whether it ran.
 CaptureKind = Literal["run", "static", "sizes"]

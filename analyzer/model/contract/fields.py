@@ -10,7 +10,6 @@ from msgspec import Meta, Struct
 # a path that a caller gives
 StrPath = str | os.PathLike[str]
 
-
 MOST_BYTES = 1 << 50  # limit of the size of one buffer: 1 PiB
 # limit of a number of repetitions: steps, constants, compilations
 MOST_EVENTS = 1_000_000
