@@ -1,5 +1,7 @@
 """Steps to estimate for a GPU, and the graphs of the CPU's own executor to hold ours against."""
 
+from tempfile import TemporaryDirectory
+
 import keras  # noqa: TID253
 import tensorflow as tf  # noqa: TID253
 
@@ -31,7 +33,7 @@ def transformer():
 def compiled_tokens():
     """A compiled step: XLA takes the tokens on the card, though ``int32`` lies on the host."""
     tokens = keras.Input((4096,), dtype="int32")
-    x = layers.GlobalMaxPooling1D()(layers.Embedding(300, 8)(tokens))
+    x = layers.GlobalMaxPooling1D()(layers.Embedding(300, restored_width())(tokens))
     model = keras.Model(tokens, layers.Dense(4)(x), name="tokens")
     model.compile(
         "sgd",
@@ -42,6 +44,18 @@ def compiled_tokens():
     model.fit(tf.zeros((2, 4096), tf.int32), tf.zeros(2), verbose=0)
     model.get_weights()
     return model
+
+
+def restored_width():
+    """Return a number from a checkpoint that a variable of the card restores."""
+    with tf.device("CPU:0"):
+        saved = tf.train.Checkpoint(width=tf.Variable(8.0))
+
+    restored = tf.train.Checkpoint(width=tf.Variable(0.0))
+    with TemporaryDirectory() as folder:
+        restored.read(saved.write(f"{folder}/width"))
+
+    return int(restored.width.numpy())
 
 
 class BroadcastKernel(layers.Layer):
