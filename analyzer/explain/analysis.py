@@ -129,6 +129,10 @@ class Analysis:
         """Return those of some buffers that are alive at the peak."""
         return rows[rows.index.isin(self.alive.index)]
 
+    def in_step(self, rows: pd.DataFrame) -> pd.Series:
+        """Say of each of some buffers if the steady step allocates it."""
+        return rows["born"].between(self.first, self.last)
+
     def share_words(self, rows: pd.DataFrame) -> str:
         """Return the bytes and the number of buffers, and their share of the peak, as text."""
         total = sum_requested(rows)

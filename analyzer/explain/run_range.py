@@ -162,10 +162,9 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
             likely[chosen] = known.including(least, most)
 
     rows = analysis.rows
-    in_step = rows["born"].between(analysis.first, analysis.last)
     is_workspace = rows["requested_bytes"].isin(likely)
     is_workspace &= rows["category"] == Category.WORKSPACE
-    rows = rows[in_step & is_workspace]
+    rows = rows[is_workspace & analysis.in_step(rows)]
 
     if rows.empty:
         return 0, 0

@@ -449,8 +449,7 @@ def list_reasons(report: ReportFile) -> Iterator[str]:
 
 def error_line(message: str) -> str:
     """Return the line with an error's message; TensorFlow writes the places of the call first."""
-    plain = str(message).replace("\x1b[1m", "").replace("\x1b[0m", "")  # bold, of Keras
-    lines = [line.strip() for line in plain.splitlines()]
+    lines = [line.strip() for line in str(message).splitlines()]
 
     places = ('File "', "Detected at node", "Graph execution error", "[[{{", "Hint:")
     messages = [line for line in lines if line and not line.startswith(places)]

@@ -185,7 +185,7 @@ def tensor_rows(analysis: Analysis) -> tuple[report_file.TensorAtPeak, ...]:
 def op_rows(analysis: Analysis) -> Iterator[report_file.OpBytes]:
     """Yield the bytes of each op in the steady step, and those alive at the peak."""
     rows = analysis.rows[analysis.rows["op"] != ""]
-    is_own = rows["born"].between(analysis.first, analysis.last)
+    is_own = analysis.in_step(rows)
 
     is_alive = rows.index.to_series().isin(analysis.alive.index)
     inside = rows[is_own | is_alive]

@@ -108,13 +108,7 @@ def run_steps(
         except (TargetError, tf.errors.ResourceExhaustedError) as failure:
             state = _describe_unmade(failure)
         else:
-            if setup and setup.read_at:
-                program.messages.append(
-                    f"Weights are read after their training at {setup.read_at}. A simulated "
-                    "card trains nothing, so the first weights were read: sizes and branches that "
-                    "depend on trained ones may differ."
-                )
-
+            program.messages += setup.list_notes() if setup else ()
             observed.eager = program.function is None
             state = Capturing(
                 program=program,

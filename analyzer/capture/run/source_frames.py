@@ -65,11 +65,12 @@ def describe_user_error(error: BaseException) -> str:
 
 
 def clean_message(message: str) -> str:
-    """Return TensorFlow's message without stack frames, at most 2,000 characters.
+    """Return TensorFlow's message without stack frames and colours, at most 2,000 characters.
 
     TensorFlow writes an error in a graph as "Graph execution error: Detected at node N defined at",
     then the stack, then the reason. An eager error starts with TensorFlow's wrapper of the op.
     """
+    message = _ANSI.sub("", message)
     lines = [line.strip() for line in _WRAPPER.sub("", message).splitlines()]
     reasons = [line for line in lines if line and not line.startswith(_STACK)]
     nodes = [match[1] for line in lines if (match := _DETECTED.match(line)) is not None]

@@ -75,6 +75,17 @@ class SetupValues:
         self.trained: set[int] = set()
         self.read_at = ""  # the last line of the user that read such a variable
 
+    def list_notes(self) -> list[str]:
+        """Return a sentence if weights were read that the card should have trained."""
+        if not self.read_at:
+            return []
+
+        return [
+            f"Weights are read after their training at {self.read_at}. A simulated card trains "
+            "nothing, so the first weights were read: sizes and branches that depend on trained ones "
+            "may differ."
+        ]
+
     def move(self, tensor: Any) -> Any:
         """Return the card's copy of an eager tensor of the setup; itself if it belongs on the host."""
         if (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -16,7 +17,6 @@ from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.step_variables import find_address
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.program_objects import find_grown_containers
-from analyzer.capture.watch.user_lines import Frame
 from analyzer.model.contract.run_note import HeldTensors, LargeConstant, WatchNote
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class GrowthCheck:
         self,
         step: int,
         in_use_bytes: int,
-        frame: Frame,
+        frame: FrameType | None,
         *,
         is_last: bool,
     ) -> None:

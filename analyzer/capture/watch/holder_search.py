@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ import numpy as np
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.source_frames import list_cells, shorten_path
 from analyzer.capture.watch.user_lines import (
-    Frame,
     find_binding_line,
     find_growing_line,
     is_own,
@@ -75,7 +75,7 @@ class Link:
 class HolderSearch:
     """The objects that the user's variables lead to, also those of ``frame`` and other threads."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: FrameType | None) -> None:
         self._cells = list_cells()
         self._modules = self._find_modules()
         self._holders: dict[tuple[Any, ...], HeldTensors] = {}
@@ -310,7 +310,7 @@ def _describe_kind(thing: Any, grows: bool) -> str:
     return "name"
 
 
-def _list_stack_names(frame: Frame) -> list[Link]:
+def _list_stack_names(frame: FrameType | None) -> list[Link]:
     """Return the local variables of the user's functions on a stack, the outermost first."""
     links: list[Link] = []
     while frame is not None:

@@ -6,6 +6,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Mapping
 from itertools import islice
+from types import FrameType
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +26,6 @@ from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.wrapped_calls import Arguments
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.user_lines import (
-    Frame,
     find_calling_frame,
     format_code,
     format_line,
@@ -65,7 +65,7 @@ class ProgramObjects:
         kind: Literal["shuffle", "cache", "prefetch"],
         made: Any,
         args: Arguments,
-        frame: Frame,
+        frame: FrameType | None,
     ) -> None:
         """Note a stage that the user's own code made, except a cache in a file.
 
@@ -121,7 +121,7 @@ class ProgramObjects:
                 element_bytes=count_host_bytes(batch),
             )
 
-    def add_tape(self, tape: Any, frame: Frame) -> None:
+    def add_tape(self, tape: Any, frame: FrameType | None) -> None:
         """Note a new gradient tape."""
         own = find_calling_frame(frame)
         if own is not None:
@@ -154,7 +154,7 @@ class ProgramObjects:
 
         return rows
 
-    def add_model(self, _: Any, args: Arguments, frame: Frame) -> None:
+    def add_model(self, _: Any, args: Arguments, frame: FrameType | None) -> None:
         """Note a Keras model by the user's line that made it, except the inner model of another."""
         while frame is not None:
             code = frame.f_code

@@ -21,7 +21,7 @@ from functools import wraps
 from itertools import pairwise
 from pathlib import Path
 from runpy import _get_module_details  # type: ignore[attr-defined]
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from analyzer.capture.process.child_environment import (
@@ -34,7 +34,6 @@ from analyzer.capture.watch.script_launch import (
     REPORT_FILE,
     write_fault,
 )
-from analyzer.capture.watch.user_lines import Frame
 from analyzer.model.contract.child_messages import WatchRequest, read_message
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.interrupts import EXIT_BASE, REPEAT_S, delay_signals
@@ -272,7 +271,7 @@ class ScriptRun:
 
         os.register_at_fork(after_in_child=self._forget_in_fork)
 
-    def _terminate(self, number: int, frame: Frame) -> None:
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         self.finish(name, KeyboardInterrupt(name))
 
@@ -283,7 +282,7 @@ class ScriptRun:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    def _interrupt(self, number: int, frame: Frame) -> None:
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Raise KeyboardInterrupt in the script's code, once for signals in quick succession."""
         now_s = time.monotonic()
         if self._is_script and now_s - self._interrupted_s >= REPEAT_S:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +20,6 @@ from analyzer.capture.run.step_variables import StepVariables, find_variable_add
 from analyzer.capture.watch.held_tensors import find_holders, find_live_tensors
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.script_launch import POOL_FOLDER, POOL_RECORDS
-from analyzer.capture.watch.user_lines import Frame
 from analyzer.model.contract.run_note import (
     MOST_ROWS,
     FailedStep,
@@ -271,7 +271,7 @@ class FailureRecord:
         failure: Failure,
         step: int,
         variables: StepVariables | None,
-        frame: Frame,
+        frame: FrameType | None,
     ) -> FailedStep | None:
         """Return the buffers of the pool that became full last, and their holders from ``frame`` on."""
         pool = read_full_pool()

@@ -35,10 +35,7 @@ from analyzer.capture.watch.held_tensors import (
 )
 from analyzer.capture.watch.program_objects import count_host_containers
 from analyzer.capture.watch.step_readings import ProcessPeak
-from analyzer.capture.watch.traced_functions import (
-    FunctionRecord,
-    get_latest_trace,
-)
+from analyzer.capture.watch.traced_functions import FunctionRecord, get_latest_trace
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
     Failure,

@@ -14,8 +14,6 @@ from typing import Any
 
 from analyzer.capture.run.source_frames import is_library, shorten_path
 
-Frame = FrameType | None  # of a call on the stack; None beyond its end
-
 # Methods that make lists, sets, dictionaries, deques and queues grow.
 _PUTS = frozenset(
     {"append", "extend", "insert", "add", "appendleft", "setdefault", "update"}
@@ -35,7 +33,7 @@ def find_calling_line() -> str:
     return "" if frame is None else format_line(frame)
 
 
-def find_calling_frame(frame: Frame) -> Frame:
+def find_calling_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame of the user's code from ``frame`` on, or None."""
     while frame is not None and not is_own(frame.f_code.co_filename):
         frame = frame.f_back

@@ -20,6 +20,7 @@ from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import keras
@@ -51,7 +52,7 @@ from analyzer.capture.watch.traced_functions import (
     FunctionRecord,
     takes_gradients,
 )
-from analyzer.capture.watch.user_lines import Frame, find_calling_line
+from analyzer.capture.watch.user_lines import find_calling_line
 from analyzer.model.contract.run_note import (
     FailedStep,
     SimulatedCardNote,
@@ -62,7 +63,7 @@ from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
 from analyzer.simulated_card.core_calls import describe_refusals
 
-Report = Callable[[Any, Arguments, Frame], object]
+Report = Callable[[Any, Arguments, FrameType | None], object]
 
 # additional calls to wait for, in case a call that trains follows
 _EXTRA_CALLS = 3
@@ -668,7 +669,7 @@ class Hooks:
 
         self._skips = False
 
-    def _note_op(self, _: Any, args: Arguments, __: Frame) -> None:
+    def _note_op(self, _: Any, args: Arguments, __: FrameType | None) -> None:
         """Note an eager op that finds no memory, as Keras reports no errors to callbacks."""
         status = args[0]
         if status.code == tf.errors.RESOURCE_EXHAUSTED:
@@ -679,7 +680,7 @@ class Hooks:
         self,
         _: Any,
         args: Arguments,
-        frame: Frame,
+        frame: FrameType | None,
     ) -> None:
         self._watcher.reset_tape(None, args, frame)
         self._watcher.objects.add_tape(args[0], frame)

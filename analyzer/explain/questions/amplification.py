@@ -482,7 +482,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     step = analysis.step
     rows = analysis.rows
 
-    of_step = rows[rows["born"].between(analysis.first, analysis.last)]
+    of_step = rows[analysis.in_step(rows)]
     gradients = of_step[of_step["category"] == "gradient"]
     is_wanted = gradients["role"] == GRADIENT_ROLE
     in_function = gradients["tensor"] != ""
@@ -682,8 +682,8 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     is_known = (rows["tensor"] != "").any()
     if is_known:
         every = analysis.rows
-        is_own = every["born"].between(analysis.first, analysis.last)
-        rows = every[is_own & (every["category"] == "gradient")]
+        is_gradient = every["category"] == "gradient"
+        rows = every[is_gradient & analysis.in_step(every)]
         sums = [_sum_that_reads(tensor, graph) for tensor in rows["tensor"]]
     else:
         # A Jacobian stacks the gradients of its rows.
@@ -1043,10 +1043,9 @@ def _find_vectorized(
     }
     # ``batch_jacobian`` in backprop.py transposes the rows, which it needs all.
     readers = [graph.ops[one].type for others in left.values() for one in others]
+    needs_all = "Transpose" in readers
     kept = [tensors.size_of(f"{op}:0") for op, others in left.items() if others]
-    results = [
-        size for shape, size in kept if shape.endswith(ends) or "Transpose" in readers
-    ]
+    results = [size for shape, size in kept if needs_all or shape.endswith(ends)]
     # Results of the loop, and tensors made of them.
     is_gone = rows["requested_bytes"].isin({*made, *results}) & (rows["born"] >= start)
     gone = rows[is_gone | rows.index.isin(looped.index)]

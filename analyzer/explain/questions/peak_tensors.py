@@ -82,11 +82,10 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     watch = analysis.recording.watch
     config = analysis.recording.step_config
 
+    # The first axis with the most bytes.
     alive = analysis.alive
     sums = _sum_by_first_axis(alive[alive["category"] != Category.PARAMETER])
-    examples = (
-        int(sums.idxmax()) if len(sums) else 0
-    )  # the first axis with the most bytes
+    examples = int(sums.idxmax()) if len(sums) else 0
 
     trains = Phase.BACKWARD in analysis.recording.structure.phases.values()
     if watch is None or trains or not (watch.whole_run or watch.steps <= 1):
@@ -119,7 +118,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         return
 
     rows = analysis.rows
-    is_own = rows["born"].between(analysis.first, analysis.last)
+    is_own = analysis.in_step(rows)
     is_own |= rows["category"].isin([Category.INPUT, Category.CONSTANT])
     both = rows.loc[is_own | rows.index.isin(analysis.alive.index), _OF_BUFFER]
     freed = _freed_by_half(analysis, both, batch)
