@@ -273,10 +273,11 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
         runs_at_limit=analysis.fits_limit,
     )
 
-    if note is None or not recording.ran_under_limit:
+    if note is None or not recording.kind.ran:
         return replayed
 
-    runs = recording.error is None
+    # a run with room for any step follows one that the card was too small for
+    runs = recording.error is None and not note.is_unlimited
     if note.memory_limit_bytes is not None:
         limit = BoundedBytes.exactly(note.memory_limit_bytes)
         return Question(

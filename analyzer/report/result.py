@@ -73,8 +73,15 @@ class Result(ReportOutput):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code for how the step ended."""
-        return ExitCode.OK if self.report.error is None else self.report.error.exit_code
+        """The exit code for how the step ended, on the card if it ran again with more room."""
+        if self.report.error is not None:
+            return self.report.error.exit_code
+
+        card = self.recording.simulated_run
+        if card is not None and card.is_unlimited:
+            return ExitCode.STEP_OUT_OF_MEMORY
+
+        return ExitCode.OK
 
     @property
     def is_over_limit(self) -> bool:

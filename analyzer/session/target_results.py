@@ -10,6 +10,7 @@ The functions of ``import analyzer`` that trace, estimate, open, compare and wat
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,7 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture, capture_live, capture_unrun
-from analyzer.capture.process.run_folders import make_default_path, remove_run
+from analyzer.capture.process.run_folders import (
+    LOG_FILE,
+    make_default_path,
+    make_staging_folder,
+    publish,
+    remove_run,
+)
 from analyzer.capture.targets.target_spec import (
     TargetForm,
     check_honoured,
@@ -51,6 +58,7 @@ from analyzer.model.contract.report_file import (
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import (
     AnalyzerError,
+    ExitCode,
     FailureKind,
     InputError,
     StepOutOfMemory,
@@ -245,14 +253,61 @@ def trace_target(
     ``force`` replaces an earlier run in ``out``. ``save`` writes the report into it; a temporary folder
     needs none. A StepOutOfMemory says that the system killed the step's process.
     """
-    folder = capture(spec, options, out, force=force)
+
+    def capture_step(options: CaptureOptions, place: Path) -> Path:
+        return capture(spec, options, place, force=force)
+
+    folder = capture_step(options, out)
     result = open_result(folder, what_if=what_if)
+    result = _trace_whole_step(capture_step, options, result, what_if)
 
     if save:
         report_stage("writing the report")
         save_report(result, folder)
 
     return result
+
+
+def _trace_whole_step(
+    capture_step: Callable[[CaptureOptions, Path], Path],
+    options: CaptureOptions,
+    result: Result,
+    what_if: WhatIf = NOTHING_ASKED,
+) -> Result:
+    """Trace a step that a simulated card was too small for again, with room for any step.
+
+    Only a step that ends has a need, gradients and all its tensors. The log of the failure stays in the
+    run folder. Return the given result if the step fits, or fails with room too.
+    """
+    is_too_small = result.exit_code is ExitCode.STEP_OUT_OF_MEMORY and options.gpu
+    folder = result.folder
+
+    if not is_too_small or folder is None:
+        return result
+
+    failed = result.report.verdict.headline.partition(". ")[2]
+    where = result.report.error and result.report.error.where
+    at = f", at {where}" if where else ""
+    with_room = replace(
+        options,
+        growth=None,
+        is_unlimited=True,
+        caution=f"{failed}{at}. The figures are of a run with room for the step.",
+    )
+
+    with make_staging_folder(folder) as staging:
+        try:
+            capture_step(with_room, staging)
+        except AnalyzerError:
+            return result
+
+        if read_run_file(staging / RUN_FILE).error is not None:
+            return result
+
+        shutil.copyfile(folder / LOG_FILE, staging / LOG_FILE)
+        publish(staging, folder, force=True)
+
+    return open_result(folder, what_if=what_if)
 
 
 def trace_script(
@@ -314,7 +369,7 @@ def explain_folder(
     """Explain a new capture of an estimate and write the report; on failure remove the folder."""
     try:
         card = read_run_file(folder / RUN_FILE).simulated_card
-        if card and card.memory_limit_bytes and not card.is_unlimited:
+        if card and card.memory_limit_bytes:
             what_if = replace(what_if, memory_limit_bytes=None)  # it ran with it
 
         result = open_result(folder, what_if=what_if)
@@ -382,8 +437,13 @@ def trace(
     if not isinstance(target, str | os.PathLike):
         from analyzer.capture.process.launch import capture_live
 
-        folder = capture_live(target, options, _to_path(out), force=force)
-        return save_report(open_result(folder), folder)
+        def capture_step(options: CaptureOptions, place: Path | None) -> Path:
+            return capture_live(target, options, place, force=force)
+
+        folder = capture_step(options, _to_path(out))
+        result = _trace_whole_step(capture_step, options, open_result(folder))
+
+        return save_report(result, folder)
 
     spec = parse_target(os.fspath(target))
     if not spec.is_trace:
