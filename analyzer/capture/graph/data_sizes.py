@@ -113,7 +113,6 @@ def infer_graph(
             _state_argument(twin, arguments.get(key))
 
     pins = _pin_known(copy, graph_def, shapes)
-    _redirect(copy, pins)
     properties = infer_op_properties(copy)
     outputs: Outputs = {}
 
@@ -216,31 +215,24 @@ def _pin_known(
     graph_def: Any,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, str]:
-    """Add a node for each known shape; return the node by the tensor that it replaces."""
+    """Let ops read a node with each known shape; return the node by the tensor that it replaces."""
     nodes = {node.name: node for node in graph_def.node}
-    pins: dict[str, str] = {}
+    known = [tensor for tensor in shapes if split_tensor(tensor)[0] in nodes]
+    pins = {tensor: tensor.replace(":", _PIN) for tensor in known}
 
-    for tensor, shape in shapes.items():
-        name, _, index = tensor.rpartition(":")
-        if name in nodes:
-            pins[tensor] = f"{name}{_PIN}{index}"
-            pin = copy.node.add(name=pins[tensor], input=[tensor])
-            dtype = tf.dtypes.as_dtype(get_output_dtypes(nodes[name])[int(index)])
-            _retype(pin, "EnsureShape", T=dtype.as_datatype_enum)
-            _set_shape(pin, shape)
+    for node in copy.node if pins else ():
+        for place, name in enumerate(node.input):
+            full = name if ":" in name else f"{name}:0"
+            node.input[place] = pins.get(full, name)
+
+    for tensor, pin in pins.items():
+        name, index = split_tensor(tensor)
+        dtype = tf.dtypes.as_dtype(get_output_dtypes(nodes[name])[index])
+        node = copy.node.add(name=pin, input=[tensor])
+        _retype(node, "EnsureShape", T=dtype.as_datatype_enum)
+        _set_shape(node, shapes[tensor])
 
     return pins
-
-
-def _redirect(copy: Any, redirects: Mapping[str, str]) -> None:
-    """Let nodes read others instead of some of their inputs."""
-    for node in copy.node if redirects else ():
-        if _PIN in node.name:
-            continue
-
-        for index, name in enumerate(node.input):
-            full = name if ":" in name else f"{name}:0"
-            node.input[index] = redirects.get(full, name)
 
 
 def _set_shape(node: Any, shape: Shape) -> None:

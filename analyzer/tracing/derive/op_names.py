@@ -14,6 +14,7 @@ from analyzer.model.graph.graph_index import (
     ScopeTable,
     find_inlined,
     is_in_gradient_scope,
+    remove_rewrite,
 )
 
 # Name scope of Keras' optimizers.
@@ -189,10 +190,7 @@ def read_shape(text: str) -> tuple[int, ...] | None:
 
 
 _NUMBER = re.compile(r"_\d+(?=/|$)")
-_CALLS = re.compile(r"^((Stateful)?PartitionedCall/)+")  # of inlined functions
-
-# End of the name of a transposition that Grappler inserts; see ``generic_layout_optimizer``.
-_REWRITES = re.compile(r"-\d+-[A-Za-z]+-LayoutOptimizer$")
+CALLS = re.compile(r"^((Stateful)?PartitionedCall(_\d+)?/)+")  # of inlined functions
 
 
 def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
@@ -205,7 +203,7 @@ def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
     found = {}
 
     for name in names:
-        op = find_inlined(name, own) or find_inlined(_REWRITES.sub("", name), own)
+        op = find_inlined(name, own) or find_inlined(remove_rewrite(name), own)
         if op is not None:
             found[name] = op
 
@@ -236,7 +234,7 @@ def _group(
 
 
 def _drop_numbers(name: str) -> str:
-    return _CALLS.sub("", _NUMBER.sub("", name))
+    return CALLS.sub("", _NUMBER.sub("", name))
 
 
 def _drop_root(name: str) -> str:

@@ -35,6 +35,7 @@ from analyzer.model.recording.records import (
     TextNumbers,
 )
 from analyzer.tracing.derive.op_names import (
+    CALLS,
     LAYOUT,
     find_forward_op,
     find_gradient_kernel,
@@ -173,9 +174,6 @@ def _launcher(annotation: str) -> str:
 
 # Names of requests that no op of the program makes.
 _WITHOUT_OP = ("", RECEIVED, AUTOTUNING)
-
-# Prefix of the ops of an inlined function.
-_CALLS = re.compile(r"((Stateful)?PartitionedCall(_\d+)?/)*")
 
 # Limit of the outputs of one op; a loop's buffers are its outputs in turn.
 _MOST_OUTPUTS = 64
@@ -410,7 +408,7 @@ class _Building:
 
             if self._first.get(name, 0) > begin:
                 # The tape adds gradients outside its scope, as does the layout optimizer.
-                plain = name[_CALLS.match(name).end() :]  # type: ignore[union-attr]
+                plain = CALLS.sub("", name)
                 is_near = "/" not in plain and Phase.BACKWARD in makers
                 if is_near or _SUM.match(plain):
                     phases[name] = Phase.BACKWARD
