@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Annotated, Any, NoReturn
+from typing import IO, Annotated, NoReturn
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -180,17 +180,8 @@ def trace(
     place.check(spec)
 
     if spec.kind is TargetKind.SCRIPT:
-        request = WatchRequest(
-            script=spec.path,
-            is_module=capture.module,
-            folder="",
-            arguments=tuple(arguments or ()),
-            steps=SCRIPT_STEPS if chosen.steps is None else chosen.steps,
-            warmup=SCRIPT_WARMUP_STEPS if capture.warmup is None else capture.warmup,
-            options=chosen,
-        )
-        view = _choose_view(is_live=capture.live)
-        _trace_script(spec, request, place, outputs, what_if=what_if, view=view)
+        words = tuple(arguments or ())
+        _trace_script(spec, words, chosen, what_if, place, outputs, capture)
 
     if arguments:
         raise InputError(
@@ -342,20 +333,38 @@ def _choose_view(*, is_live: bool) -> ScriptView | None:
 
 def _trace_script(
     spec: TargetSpec,
-    request: WatchRequest,
+    arguments: tuple[str, ...],
+    chosen: CaptureOptions,
+    what_if: WhatIf,
     place: RunPlace,
     outputs: Outputs,
-    **settings: Any,
+    capture: TraceOptions,
 ) -> NoReturn:
     """Run the script, report, and exit with the script's status, or with 2 if nothing was traced."""
     from analyzer.session.target_results import trace_script
 
-    check_honoured(spec.text, TargetForm.SCRIPT, request.options)
+    view = _choose_view(is_live=capture.live)
+    check_honoured(spec.text, TargetForm.SCRIPT, chosen)
     if spec.path.endswith(".py"):
         _check_syntax(spec)
 
+    request = WatchRequest(
+        script=spec.path,
+        is_module=capture.module,
+        folder="",
+        arguments=arguments,
+        steps=SCRIPT_STEPS if chosen.steps is None else chosen.steps,
+        warmup=SCRIPT_WARMUP_STEPS if capture.warmup is None else capture.warmup,
+        options=chosen,
+    )
     with place.folder_for(spec) as folder:
-        end, result = trace_script(request, folder, force=outputs.force, **settings)
+        end, result = trace_script(
+            request,
+            folder,
+            force=outputs.force,
+            what_if=what_if,
+            view=view,
+        )
         if end.fault:
             last = end.fault.strip().splitlines()[-1:]
             _print_lines(

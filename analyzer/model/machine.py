@@ -70,10 +70,3 @@ def cache_folder() -> Path | None:
         ) / "tf-memory-analyzer"
 
     return None
-
-
-def create_cache_folder() -> None:
-    """Create the cache folder if possible."""
-    if root := cache_folder():
-        with suppress(OSError):
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -65,7 +65,6 @@ from analyzer.model.errors import (
     TargetError,
     TraceError,
 )
-from analyzer.model.machine import create_cache_folder
 from analyzer.model.progress import report_stage
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Diff, Result, build_diff
@@ -355,7 +354,6 @@ def estimate_target(
     """
     check_steps(options)
     folder = capture_target(spec, options, out, force=force)
-    create_cache_folder()
 
     return explain_folder(folder, save=save, what_if=what_if)
 

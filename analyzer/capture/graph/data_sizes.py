@@ -1,10 +1,10 @@
 """Shapes of a graph that the executor runs, from the best available source.
 
 The executed graph has lost its shapes. TensorFlow infers them (``GraphProperties``) on a copy in which
-each argument states its shape, or its value if that may be a shape. A kernel of oneDNN has a wrong shape
-function. The inference lacks some shapes. Their sources, in this order: the data set behind an iterator;
-the traced function (``set_shape`` after a Python function leaves no node); the user's assumptions; the
-upper bound of an op's result, such as all elements for ``Where``.
+each argument states its shape, or its value if that may be a shape. The inference lacks some shapes.
+Their sources, in this order: the data set behind an iterator; the traced function (``set_shape`` after a
+Python function leaves no node); the user's assumptions; the upper bound of an op's result, such as all
+elements for ``Where``.
 """
 
 import math
@@ -52,9 +52,6 @@ Outputs: TypeAlias = dict[str, tuple[TensorSpec, ...]]
 # Stands for an argument: an op without inputs that states its shape and cannot be folded.
 # (TensorFlow's Python interface to Grappler drops the shape of an ``_Arg``.)
 ARGUMENT = "_ParallelConcatStart"
-
-# Gradients of a filter and of its bias, to which the shape function gives another size.
-_WITH_BIAS = re.compile("_Mkl.*BackpropFilter.*WithBias")
 
 # In the name of a node that states the known shape of a tensor.
 _PIN = "/analyzer_known_"
@@ -104,7 +101,6 @@ def infer_graph(
     ``shapes`` are known of tensors (``node:output``) that the graph does not tell.
     """
     copy = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
-    redirects: dict[str, str] = {}
 
     for node in graph_def.node:
         twin = copy.node.add()
@@ -115,14 +111,8 @@ def infer_graph(
         if is_argument and not node.attr["_handle_dtypes"].list.type:
             key = int(node.attr["index"].i), node.attr["T"].type
             _state_argument(twin, arguments.get(key))
-        elif _WITH_BIAS.fullmatch(node.op):
-            redirects[f"{node.name}:1"] = bias = f"{node.name}/analyzer_bias"
-            added = copy.node.add(name=bias, input=[node.input[2]])
-            _retype(added, "BiasAddGrad", T=node.attr["T"].type)
-            added.attr["data_format"].CopyFrom(node.attr["data_format"])
 
     pins = _pin_known(copy, graph_def, shapes)
-    _redirect(copy, redirects | pins)
     properties = infer_op_properties(copy)
     outputs: Outputs = {}
 
@@ -133,11 +123,10 @@ def infer_graph(
         _correct_specs(node, specs)
 
         for index, spec in enumerate(specs):
-            tensor = f"{node.name}:{index}"
-            other = redirects.get(tensor) or pins.get(tensor)
+            pin = pins.get(f"{node.name}:{index}")
 
-            if other in properties:
-                shape = _read_spec(properties[other][0]).shape
+            if pin in properties:
+                shape = _read_spec(properties[pin][0]).shape
                 specs[index] = TensorSpec(spec.dtype, shape)
 
         outputs[node.name] = tuple(specs)
@@ -155,8 +144,11 @@ def _read_spec(properties: Any) -> TensorSpec:
 
 
 def _correct_specs(node: Any, specs: list[TensorSpec]) -> None:
-    """State the workspaces of oneDNN's kernels, which have no shape function."""
-    if re.fullmatch("_Mkl.*MaxPool(?!.*Grad).*", node.op):
+    """State the bias gradients and workspaces of oneDNN's kernels, whose shape functions do not."""
+    if re.fullmatch("_Mkl.*BackpropFilter.*WithBias", node.op):
+        filters = (specs[0].full_shape or (-1,))[-1:]
+        specs[1] = TensorSpec(specs[1].dtype, filters)
+    elif re.fullmatch("_Mkl.*MaxPool(?!.*Grad).*", node.op):
         # A byte for each maximum.
         specs[1:] = [TensorSpec("uint8", specs[0].shape)]
     elif node.op == "_MklNativeFusedBatchNormEx" and node.attr["is_training"].b:
@@ -223,31 +215,24 @@ def _pin_known(
     graph_def: Any,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, str]:
-    """Add a node for each known shape; return the node by the tensor that it replaces."""
+    """Let ops read a node with each known shape; return the node by the tensor that it replaces."""
     nodes = {node.name: node for node in graph_def.node}
-    pins: dict[str, str] = {}
+    known = [tensor for tensor in shapes if split_tensor(tensor)[0] in nodes]
+    pins = {tensor: tensor.replace(":", _PIN) for tensor in known}
 
-    for tensor, shape in shapes.items():
-        name, _, index = tensor.rpartition(":")
-        if name in nodes:
-            pins[tensor] = f"{name}{_PIN}{index}"
-            pin = copy.node.add(name=pins[tensor], input=[tensor])
-            dtype = tf.dtypes.as_dtype(get_output_dtypes(nodes[name])[int(index)])
-            _retype(pin, "EnsureShape", T=dtype.as_datatype_enum)
-            _set_shape(pin, shape)
+    for node in copy.node if pins else ():
+        for place, name in enumerate(node.input):
+            full = name if ":" in name else f"{name}:0"
+            node.input[place] = pins.get(full, name)
+
+    for tensor, pin in pins.items():
+        name, index = split_tensor(tensor)
+        dtype = tf.dtypes.as_dtype(get_output_dtypes(nodes[name])[index])
+        node = copy.node.add(name=pin, input=[tensor])
+        _retype(node, "EnsureShape", T=dtype.as_datatype_enum)
+        _set_shape(node, shapes[tensor])
 
     return pins
-
-
-def _redirect(copy: Any, redirects: Mapping[str, str]) -> None:
-    """Let nodes read others instead of some of their inputs."""
-    for node in copy.node if redirects else ():
-        if _PIN in node.name:
-            continue
-
-        for index, name in enumerate(node.input):
-            full = name if ":" in name else f"{name}:0"
-            node.input[index] = redirects.get(full, name)
 
 
 def _set_shape(node: Any, shape: Shape) -> None:

@@ -1,6 +1,5 @@
 """Convert TensorFlow's graphs, traced or executed, to plain ops."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import get_functions, op_def_registry, tensor_util
 from analyzer.capture.run.source_frames import find_own_line
+from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.run_note import Op, TensorSpec, op_types
 from analyzer.model.graph.graph_index import find_inlined, remove_rewrite
 
@@ -184,11 +184,9 @@ def get_shape(tensor: Any) -> tuple[int, ...] | None:
 
 
 def count_bytes(tensor: Any) -> int:
-    """Return the bytes of a variable or a symbolic tensor; 0 if an axis is open."""
-    axes = (int(axis or 0) for axis in tensor.shape)
-    dtype = tf.as_dtype(str(getattr(tensor.dtype, "name", tensor.dtype)))
-
-    return math.prod(axes) * int(dtype.size)
+    """Return the bytes of a tensor or a variable; 0 if they are unknown."""
+    dtype = str(getattr(tensor.dtype, "name", tensor.dtype))
+    return tensor_bytes(dtype, get_shape(tensor)) or 0
 
 
 def read_traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from msgspec.structs import replace as replace_fields
 
-from analyzer.capture.graph.plain_graphs import get_shape
+from analyzer.capture.graph.plain_graphs import count_bytes, get_shape
 from analyzer.capture.private_names import is_eager
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.step_variables import find_address
@@ -59,15 +59,6 @@ def _find_new_tensors(known: dict[int, weakref.ref[Any]]) -> list[Any]:
     return new
 
 
-def count_tensor_bytes(tensor: Any) -> int:
-    """Return the bytes of a tensor's elements; 0 if they are not numbers."""
-    count = tensor.shape.num_elements()
-    if count is None or not tensor.dtype.is_numpy_compatible:
-        return 0
-
-    return int(count * tensor.dtype.size)
-
-
 def find_holders(tensors: list[Any], search: HolderSearch) -> list[HeldTensors]:
     """Return the holders of tensors, the largest first."""
     found: dict[tuple[str, str], HeldTensors] = {}
@@ -98,7 +89,7 @@ def _describe(holder: HeldTensors, members: list[Any]) -> HeldTensors:
         holder,
         grows=holder.grows or is_many,
         count=count,
-        size_bytes=sum(map(count_tensor_bytes, members)),
+        size_bytes=sum(map(count_bytes, members)),
         addresses=tuple(addresses),
         shapes=tuple(shapes)[:_MAX_SHAPES],
     )
@@ -135,7 +126,7 @@ def _find_resident(
 ) -> list[LargeConstant]:
     """Return the large tensors that existed through all traced steps, and name them in ``trace``."""
     old = [tensor for tensor in find_live_tensors() if id(tensor) not in made]
-    old.sort(key=count_tensor_bytes, reverse=True)
+    old.sort(key=count_bytes, reverse=True)
     del old[_MAX_RESIDENT:]
     dtypes = {find_address(tensor): tensor.dtype.name for tensor in old}
 
@@ -190,8 +181,7 @@ def _find_copies(
     alone = [
         tensor
         for tensor in tensors
-        if count_tensor_bytes(tensor) >= _LARGE_BYTES
-        and find_address(tensor) not in held
+        if count_bytes(tensor) >= _LARGE_BYTES and find_address(tensor) not in held
     ]
 
     copies = []

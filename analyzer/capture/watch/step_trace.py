@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from analyzer.capture.graph.op_phases import list_ran_graphs
-from analyzer.capture.graph.plain_graphs import get_shape
+from analyzer.capture.graph.plain_graphs import count_bytes, get_shape
 from analyzer.capture.private_names import (
     count_eager_tensors,
     is_jit_compiled,
@@ -29,7 +29,6 @@ from analyzer.capture.run.step_capture import (
 from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.watch.held_tensors import (
-    count_tensor_bytes,
     find_live_tensors,
     make_references,
 )
@@ -180,11 +179,7 @@ class StepTrace:
         self.containers = count_host_containers()
         tensors = find_live_tensors()  # some of them without an event
         self.before = make_references(tensors)
-        large = [
-            tensor
-            for tensor in tensors
-            if count_tensor_bytes(tensor) >= _RESIDENT_BYTES
-        ]
+        large = [tensor for tensor in tensors if count_bytes(tensor) >= _RESIDENT_BYTES]
 
         for tensor in large[:_MAX_RESIDENT]:
             self.resident[id(tensor)] = Input(

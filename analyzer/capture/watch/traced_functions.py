@@ -9,7 +9,12 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from analyzer.capture.graph.plain_graphs import collect_graphs, find_op_line
+from analyzer.capture.graph.plain_graphs import (
+    collect_graphs,
+    count_bytes,
+    find_op_line,
+    get_shape,
+)
 from analyzer.capture.private_names import list_concrete_functions
 from analyzer.capture.run.wrapped_calls import Arguments
 from analyzer.capture.watch.holder_search import HolderSearch
@@ -180,14 +185,14 @@ def _list_constants(graphs: list[Any]) -> Iterator[LargeConstant]:
                 continue
 
             value = op.outputs[0]
-            size_bytes = (value.shape.num_elements() or 0) * value.dtype.size
+            size_bytes = count_bytes(value)
 
             if size_bytes >= _LARGE_BYTES:
                 yield LargeConstant(
                     kind="graph",
                     where=find_op_line(op),
                     dtype=value.dtype.name,
-                    shape=tuple(value.shape.as_list()),
+                    shape=get_shape(value),
                     size_bytes=size_bytes,
                     name=op.name,
                 )

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import os
 import re
 import signal
 import sys
@@ -26,7 +25,6 @@ from analyzer.cli.app import COMMANDS, load_function
 from analyzer.cli.skill_command import read_skill
 from analyzer.model import __version__
 from analyzer.model.errors import InputError
-from analyzer.model.interrupts import EXIT_BASE
 from analyzer.report.short_json import shorten
 
 _OTHERS = ("skill", "mcp")  # commands that are no tools
@@ -59,39 +57,23 @@ _STAGE = re.compile(r" *(\d+\.\d) s  (.+)")  # a line of --verbose
 _MESSAGES = 30  # last lines of output in an error
 _GRACE_S = 10.0  # for a cancelled command to end its own children
 
-_running: set[anyio.CancelScope] = set()  # one of each command that runs
-
 # Called with the seconds since the start of a command, and its stage.
 Report = Callable[[float, str], Awaitable[None]]
 
 
 def serve() -> None:
-    """Serve on standard input and output until the client closes them."""
+    """Serve on standard input and output until the client closes them.
+
+    Ctrl-C ends this process at once, whose reader cannot be cancelled, and its end that of the commands.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     anyio.run(_serve)
 
 
 async def _serve() -> None:
     server = make_server()
-    async with anyio.create_task_group() as group:
-        if sys.platform != "win32":
-            group.start_soon(_exit_on_signal)
-
-        async with stdio_server() as (reading, writing):
-            await server.run(reading, writing, server.create_initialization_options())
-
-        group.cancel_scope.cancel()
-
-
-async def _exit_on_signal() -> None:
-    """On Ctrl-C or SIGTERM end the commands, then this process, whose reader cannot be cancelled."""
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as numbers:
-        async for number in numbers:
-            for scope in tuple(_running):
-                scope.cancel()
-            while _running:
-                await anyio.sleep(0.05)
-
-            os._exit(EXIT_BASE + number)
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
 
 
 def make_server() -> Any:
@@ -246,21 +228,18 @@ async def _run_child(command: list[str], report: Report) -> tuple[int, list[str]
     messages = deque([""], _MESSAGES)
     assert process.stdout is not None
 
-    with anyio.CancelScope() as scope:
-        _running.add(scope)
-        try:
-            async for part in TextReceiveStream(process.stdout, errors="replace"):
-                first, *others = part.split("\n")
-                messages[-1] += first
-                messages.extend(others)
-                for stage in filter(None, map(_STAGE.match, part.split("\n"))):
-                    await report(float(stage[1]), stage[2])
+    try:
+        async for part in TextReceiveStream(process.stdout, errors="replace"):
+            first, *others = part.split("\n")
+            messages[-1] += first
+            messages.extend(others)
+            for stage in filter(None, map(_STAGE.match, part.split("\n"))):
+                await report(float(stage[1]), stage[2])
 
-            await process.wait()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await _end(process)
-            _running.discard(scope)
+        await process.wait()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _end(process)
 
     code = process.returncode
 

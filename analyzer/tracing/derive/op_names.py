@@ -14,8 +14,8 @@ from analyzer.model.graph.graph_index import (
     ScopeTable,
     find_inlined,
     is_in_gradient_scope,
+    remove_rewrite,
 )
-from analyzer.model.recording.attribution import FUSED_INTO
 
 # Name scope of Keras' optimizers.
 _OPTIMIZER = re.compile(
@@ -58,28 +58,17 @@ def find_gradient_kernel(name: str) -> str:
     return found[1] if found is not None else ""
 
 
-def make_type_finder(
-    annotated: Mapping[str, str],
-    guarded: Iterable[str],
-) -> Callable[[str], str]:
+def make_type_finder(annotated: Mapping[str, str]) -> Callable[[str], str]:
     """Return a function from an op's name to its type; empty if unknown.
 
-    The type is in the annotation of a kernel, or else the name's last part. Only convolutions request
-    ``guarded`` buffers (``RedzoneAllocator``).
+    The type is in the annotation of a kernel, or else the name's last part.
     """
-    known = {}
-
-    for name in guarded:
-        is_fused = name.rpartition("/")[2] in FUSED_INTO
-        known[name] = "_FusedConv2D" if is_fused else "Conv2D"
-
-    known.update(annotated)
 
     @cache
     def find_type(name: str) -> str:
         plain = name.partition("#")[0]
-        if plain in known:
-            return known[plain]
+        if plain in annotated:
+            return annotated[plain]
 
         if LAYOUT in plain and "Transpose" in plain:
             return "Transpose"
@@ -201,10 +190,7 @@ def read_shape(text: str) -> tuple[int, ...] | None:
 
 
 _NUMBER = re.compile(r"_\d+(?=/|$)")
-_CALLS = re.compile(r"^((Stateful)?PartitionedCall/)+")  # of inlined functions
-
-# End of the name of a transposition that Grappler inserts; see ``generic_layout_optimizer``.
-_REWRITES = re.compile(r"-\d+-[A-Za-z]+-LayoutOptimizer$")
+CALLS = re.compile(r"^((Stateful)?PartitionedCall(_\d+)?/)+")  # of inlined functions
 
 
 def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
@@ -217,7 +203,7 @@ def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
     found = {}
 
     for name in names:
-        op = find_inlined(name, own) or find_inlined(_REWRITES.sub("", name), own)
+        op = find_inlined(name, own) or find_inlined(remove_rewrite(name), own)
         if op is not None:
             found[name] = op
 
@@ -248,7 +234,7 @@ def _group(
 
 
 def _drop_numbers(name: str) -> str:
-    return _CALLS.sub("", _NUMBER.sub("", name))
+    return CALLS.sub("", _NUMBER.sub("", name))
 
 
 def _drop_root(name: str) -> str:

@@ -459,62 +459,57 @@ def _plain_stats(
 
 
 _KINDS = {"ALLOCATION": 1, "DEALLOCATION": -1}
-_UNKNOWN = ("", "INVALID", "unknown")
+_UNKNOWN = ["", "INVALID", "unknown"]
+
+# Field of a snapshot of XProf -> column of ``EVENTS``.
+_FIELDS = {
+    "timeOffsetPs": "time_ps",
+    "requestedBytes": "requested_bytes",
+    "allocationBytes": "allocated_bytes",
+    "freeMemoryBytes": "available_bytes",
+    "peakBytesInUse": "peak_in_use_bytes",
+    "tfOpName": "op",
+    "regionType": "region",
+    "dataType": "dtype",
+    "tensorShape": "shape",
+}
 
 
 def read_memory_profile(content: bytes) -> pd.DataFrame:
-    """Return the events in a ``memory_profile.json``; a ValueError says what it holds instead."""
+    """Return the events in a ``memory_profile.json``; a ValueError says what it holds instead.
+
+    XProf writes no ids of runs: the ops of graphs count as one run.
+    """
     profile = msgspec.json.decode(content)
     if not isinstance(profile, dict) or "memoryProfilePerAllocator" not in profile:
         raise ValueError("JSON without memory events")
 
-    rows: list[dict[str, Any]] = []
+    snapshots: list[dict[str, Any]] = []
 
     try:
         for name, own in profile["memoryProfilePerAllocator"].items():
-            rows += _read_rows(name, own)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"an event without {error}") from None
+            for kind in ("memoryProfileSnapshots", "sampledTimelineSnapshots"):
+                snapshots += [{**one, "allocator": name} for one in own.get(kind, ())]
 
-    table = pd.DataFrame(rows, columns=list(EVENTS)).drop_duplicates()
+        if not snapshots:
+            return conform(pd.DataFrame(), EVENTS)
 
-    return conform(table.sort_values("time_ps", ignore_index=True), EVENTS)
+        table = pd.json_normalize(snapshots)
+        table.columns = [name.rpartition(".")[2] for name in table]
+        table = table.rename(columns=_FIELDS, errors="raise")
+        sizes = table[["heapAllocatedBytes", "stackReservedBytes"]].astype("int64")
+        texts = table[["op", "dtype", "shape"]].replace(_UNKNOWN, "")
+        table = table.assign(
+            **texts,
+            kind=table["memoryActivity"].map(_KINDS),
+            in_use_bytes=sizes.sum(axis=1),
+            run_id=table["op"].str.contains("/"),
+            thread=1,
+        )
+    except (KeyError, TypeError, AttributeError, NotImplementedError) as error:
+        raise ValueError(f"an event without its fields: {error}") from None
 
+    table = table.assign(dtype=table["dtype"].map(numpy_name))
+    events = conform(table.dropna(subset="kind"), EVENTS).drop_duplicates()
 
-def _read_rows(allocator: str, profile: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the events of one allocator as rows of ``EVENTS``."""
-    snapshots = [
-        *profile.get("memoryProfileSnapshots", ()),
-        *profile.get("sampledTimelineSnapshots", ()),
-    ]
-    for snapshot in snapshots:
-        state = snapshot["aggregationStats"]
-        event = snapshot["activityMetadata"]
-        kind = _KINDS.get(event["memoryActivity"])
-        if kind is None:
-            continue
-
-        heap = int(state["heapAllocatedBytes"])
-        stack = int(state["stackReservedBytes"])
-        dtype = event["dataType"]
-        op = event["tfOpName"]
-        yield {
-            "time_ps": int(snapshot["timeOffsetPs"]),
-            "kind": kind,
-            "allocator": allocator,
-            "address": int(event["address"]),
-            "requested_bytes": int(event["requestedBytes"]),
-            "allocated_bytes": int(event["allocationBytes"]),
-            "in_use_bytes": heap + stack,
-            "available_bytes": int(state["freeMemoryBytes"]),
-            "peak_in_use_bytes": int(state["peakBytesInUse"]),
-            "fragmentation": float(state["fragmentation"]),
-            "op": "" if op in _UNKNOWN else op,
-            "run_id": int(
-                "/" in op
-            ),  # XProf writes no ids: the ops of graphs count as one run
-            "region": event["regionType"],
-            "dtype": "" if dtype in _UNKNOWN else numpy_name(dtype),
-            "shape": "" if event["tensorShape"] in _UNKNOWN else event["tensorShape"],
-            "thread": 1,
-        }
+    return events.sort_values("time_ps", kind="stable", ignore_index=True)

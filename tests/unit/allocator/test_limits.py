@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from workloads import SAMPLES, from_events, random_operations, sample, sequence_of
+from workloads import random_operations, sequence_of
 
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import (
@@ -42,16 +42,6 @@ def test_an_exhaustive_search_finds_limits_inside_the_range(seed, growth):
     for limit in (found.low - MIB, found.high - MIB):
         bound = sequence.live_rounded_bytes().max()
         assert limit < bound or not fits(sequence, options.under(limit))
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-@pytest.mark.parametrize("growth", [True, False])
-def test_recorded_traces(name, growth):
-    sequence = from_events(sample(name))
-    options = BfcOptions(growth=growth)
-    found = minimum_limit(sequence, options)
-    assert fits(sequence, options.under(found.low))
-    assert not fits(sequence, options.under(found.low - MIB))
 
 
 def test_an_optional_buffer_does_not_raise_the_limit_but_takes_room_if_it_fits():

@@ -27,21 +27,6 @@ def test_where_regions_lie_need_not_be_known(name):
     np.testing.assert_array_equal(result.in_use_bytes, events["in_use_bytes"])
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-def test_allocations_replay_as_their_events_do(name):
-    events = sample(name)
-    by_events = from_events(events)
-    born = by_events.instant[by_events.request > 0]
-    dies = np.full(by_events.n_buffers, len(events))
-    dies[by_events.slot[by_events.request == 0]] = by_events.instant[
-        by_events.request == 0
-    ]
-    table = allocations_table(*zip(by_events.requested_bytes, born, dies, strict=True))
-    result = replay(from_allocations(table, n_events=len(events)), BfcOptions.cpu())
-    np.testing.assert_array_equal(result.chunk_bytes, events["allocated_bytes"])
-    np.testing.assert_array_equal(result.instant, np.arange(len(events)))
-
-
 def test_a_failure_is_data():
     events = events_table(
         (1, 10, 2 * MIB), (1, 20, 3 * MIB), (-1, 10, 2 * MIB), (1, 30, 4 * MIB)
@@ -66,12 +51,6 @@ def test_rows_of_one_allocator_are_replayed():
 def test_requests_of_0_bytes_take_no_chunk():
     table = allocations_table((0, 0, 2), (5, 1, 3))
     assert from_allocations(table).request.tolist() == [5]
-
-
-def test_lost_events_are_noticed():
-    events = sample("mlp_jit").drop(index=[100, 101, 102]).reset_index(drop=True)
-    check, _ = compare(from_events(events), events, BfcOptions.cpu())
-    assert not check.is_exact
 
 
 def test_rows_alive_before_the_first_event_come_first_by_address():

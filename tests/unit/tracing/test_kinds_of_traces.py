@@ -1,6 +1,7 @@
 """Traces of other devices, programs and windows than a whole TensorFlow step on a card."""
 
 import gzip
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -25,19 +26,20 @@ def measured(trace: TraceBuilder, folder: Path) -> Recording:
 
 
 def test_a_tpu_has_heap_stack_and_limit_and_no_damages(tmp_path: Path) -> None:
-    # GIVEN a heap of 2 GiB that is freed without its size, and a stack of 3 GiB
+    # GIVEN two cores, each with a heap of 2 GiB that is freed without its size, and a stack of 3 GiB
     trace = TraceBuilder()
-    for time, kind, in_use, reserved in (
+    changes = (
         (10, "MemoryAllocation", 2 * GIB, 0),
         (20, "MemoryDeallocation", 0, 0),
         (30, "MemoryAllocation", GIB, 3 * GIB),
-    ):
+    )
+    for core, (time, kind, in_use, reserved) in product(range(2), changes):
         size = in_use if kind == "MemoryAllocation" else 0
         trace.event(
             kind,
             time,
             plane="/device:TPU:0",
-            device_ordinal=0,
+            device_ordinal=core,
             addr=64,
             requested_bytes=size,
             allocation_bytes=size,
@@ -57,10 +59,12 @@ def test_a_tpu_has_heap_stack_and_limit_and_no_damages(tmp_path: Path) -> None:
     assert recording.device.kind == "tpu"
     assert recording.integrity.damages == ()
     table = recording.allocations
-    (stack,) = table[table["op"] == "stack"].to_dict("records")
+    assert set(table["allocator"]) == {"TPU:0", "TPU:1"}
+    stack, _ = table[table["op"] == "stack"].to_dict("records")
     assert (stack["requested_bytes"], stack["category"]) == (3 * GIB, "temporary")
     assert stack["role"] == "stack that XLA reserves for its programs"
-    (note,) = recording.notes
+    note, _ = recording.notes
+    assert "no replay" in note
     assert all(size in note for size in ("2.00 GiB", "3.00 GiB", "8.00 GiB"))
 
 

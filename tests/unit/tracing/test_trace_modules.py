@@ -1,88 +1,14 @@
-"""Traces of JAX and of TPUs: buffers of compiled modules, and devices without an allocator's name."""
+"""Traces of JAX: buffers of compiled modules."""
 
 import gzip
 from pathlib import Path
-from typing import Any
 
-from builders import TraceBuilder, raw_name
+from builders import TraceBuilder
 
 import analyzer
 from analyzer.tracing.parse.buffer_plan import read_plan
-from analyzer.tracing.parse.xplane import read_trace
 
 PLAN = Path(__file__).parents[1] / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
-GIB = 1 << 30
-
-
-class TpuTrace(TraceBuilder):
-    """A trace whose memory events name the device's number and reserve memory for its programs."""
-
-    reserved: dict[str, int]
-
-    def _memory(
-        self,
-        kind: str,
-        time_ns: int,
-        thread: int,
-        plane: str,
-        allocator: str | bytes,
-        change: int,
-        **stats: Any,
-    ) -> None:
-        core = str(allocator)
-        in_use = self._in_use.get(raw_name(core), 2 * GIB) + change
-        self._in_use[raw_name(core)] = in_use
-        self.event(
-            kind,
-            time_ns,
-            thread=thread,
-            plane=plane,
-            device_ordinal=int(core),
-            bytes_reserved=self.reserved[core],
-            bytes_allocated=in_use,
-            bytes_available=16 * GIB - in_use - self.reserved[core],
-            peak_bytes_in_use=12 * GIB,
-            **stats,
-        )
-
-
-def tpu_trace() -> TpuTrace:
-    """Two cores use the same addresses, and reserve 1 GiB while a program runs."""
-    trace = TpuTrace()
-    trace.reserved = {"0": 0, "1": 0}
-    trace.line(plane="/device:TPU:0")
-
-    for time in range(0, 300, 100):
-        for number, core in enumerate("01"):
-            trace.allocate(
-                time + number, 0x1000, 4 * GIB, op="", region="", allocator=core
-            )
-            trace.reserved[core] = GIB
-            trace.allocate(
-                time + 10 + number, 0x2000, 3 * GIB, op="", region="", allocator=core
-            )
-
-        for number, core in enumerate("01"):
-            trace.reserved[core] = 0
-            trace.free(time + 20 + number, 0x1000, allocator=core)
-            trace.free(time + 30 + number, 0x2000, allocator=core)
-
-    return trace
-
-
-def test_each_core_of_a_tpu_is_a_device(tmp_path: Path) -> None:
-    # GIVEN a complete trace of two cores
-    path = tpu_trace().write(tmp_path / "host.xplane.pb")
-    # WHEN it is opened
-    report = analyzer.open_trace(path).report
-    # THEN it is not damaged, and the peak is that of the counters of one core, with reserved memory
-    assert report.integrity is not None
-    assert not report.integrity.is_damaged
-    assert report.integrity.events_disagreeing == 0
-    assert report.peak.allocated_bytes == (2 + 4 + 3 + 1) * GIB
-    assert set(read_trace(path).events["allocator"].unique()) == {"TPU:0", "TPU:1"}
-    # AND what does not apply to a TPU is stated
-    assert any("no replay" in note for note in report.notes)
 
 
 def jax_trace(*, with_module: bool) -> TraceBuilder:

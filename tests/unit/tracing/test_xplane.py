@@ -3,7 +3,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from builders import LIMIT_BYTES, TraceBuilder, sample_trace, small_trace
 
@@ -104,14 +103,6 @@ def test_events_without_an_address_are_counted(tmp_path: Path) -> None:
     raw = read_trace(trace.write(tmp_path / "a.pb"))
     assert [(one.id, one.count) for one in raw.damages] == [("unreadable-events", 1)]
     assert len(raw.events) == 8
-
-
-def test_packed_and_plain_are_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "a.xplane.pb"
-    path.write_bytes(gzip.decompress(sample_trace("infer").read_bytes()))
-    pd.testing.assert_frame_equal(
-        read_trace(path).events, read_trace(sample_trace("infer")).events
-    )
 
 
 def test_a_cut_or_changed_file_is_read_or_refused(tmp_path: Path) -> None:
