@@ -12,7 +12,8 @@ from simulated_cards import NEEDS_CARDS
 
 SCRIPTS = Path(__file__).parent / "scripts"
 OF_A_PROGRAM = {
-    "kept-tensors", "grows", "grows-on-host", "retraced", "functions-made-anew", "tapes-kept",
+    "kept-tensors", "grows", "grows-on-host", "host-growth", "retraced", "functions-made-anew",
+    "tapes-kept",
     "tape-outlives-use", "data-constant", "data-held", "data-stage", "models-kept",
     "held-over", "float64", "input-copies", "larger-call", "results-kept",
 }  # fmt: skip

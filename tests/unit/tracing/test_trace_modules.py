@@ -76,7 +76,6 @@ def test_each_core_of_a_tpu_is_a_device(tmp_path: Path) -> None:
     # WHEN it is opened
     report = analyzer.open_trace(path).report
     # THEN it is not damaged, and the peak is that of the counters of one core, with reserved memory
-    assert report.integrity is not None
     assert not report.integrity.is_damaged
     assert report.integrity.events_disagreeing == 0
     assert report.peak.allocated_bytes == (2 + 4 + 3 + 1) * GIB
