@@ -235,7 +235,7 @@ def assert_owners_are_named(report: dict[str, Any], script: str) -> None:
     rows = first["evidence"]
     assert next(row for row in rows if "`kept`" in row["name"])["bytes"] > 250 << 20
     named = sum(row["bytes"] for row in rows if row["name"] or row["where"])
-    known = sum(row["bytes"] for row in rows if row["what"] != "unattributed")
+    known = sum(row["bytes"] for row in rows if row["what"] != "no known owner")
     assert min(named, known) >= 0.95 * sum(row["bytes"] for row in rows)
     assert report["program"]["steps"] >= 1000
 

@@ -838,12 +838,12 @@ def _report_pairs(
 
     if long == f"{short[:-1]},1]":
         name = "outer-product"
-        title = f"Accidental outer product: {pairing}"
+        title = f"Outer product, probably by accident: {pairing}"
         detail = (
             f"One operand lacks the last axis of the other ({long}), so that each "
             "value is combined with each value of the batch. The result is probably "
-            "wrong too, a loss above all. Give both the same shape: y[:, None], or "
-            "tf.squeeze(x, -1)."
+            "wrong too, a loss above all. Give both the same shape, y[:, None] or "
+            "tf.squeeze(x, -1), unless all pairs are meant."
         )
     else:
         name = "all-pairs"
