@@ -265,6 +265,14 @@ def test_batches_of_a_queue_are_inputs_and_the_queue_is_found(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_a_batch_with_unknown_axes_is_not_the_targets(tmp_path: Path) -> None:
+    _, report = run(tmp_path, "fit_lengths.py")
+    rows = [one for one in report["tensors_at_peak"] if one["category"] == "input"]
+    assert rows
+    assert {one["shape"] for one in rows} <= {"", "[32,1]"}
+
+
+@pytest.mark.slow
 @NEEDS_CARDS
 def test_one_call_with_all_data_is_named(tmp_path: Path) -> None:
     reports = {}
