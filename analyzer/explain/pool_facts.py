@@ -244,7 +244,7 @@ def _add_what_if(
     if is_fragmented:
         detail = (
             f"Free memory is fragmented: {free} are free, and the largest chunk has "
-            f"{largest}. Use fixed shapes, or restart from a checkpoint."
+            f"{largest}."
         )
 
     found = Finding(

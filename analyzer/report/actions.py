@@ -148,7 +148,8 @@ def _find_other_action(report: ReportFile) -> str:
 
     if report.failure is not None:
         return (
-            "Lower the batch size; a trace with a larger --limit shows the whole need."
+            "Trace it with a larger --limit, or on a larger card (--gpu): that shows the "
+            "whole need and what reduces it."
         )
 
     if program is not None and program.ended:

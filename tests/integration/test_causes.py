@@ -65,6 +65,12 @@ def test_the_first_finding_is_the_cause(
     assert saved > 0
 
 
+@pytest.mark.slow
+def test_a_model_that_has_learned_keeps_its_layers(workbench: Workbench) -> None:
+    document = estimate(workbench, "recurrent", "--mode", "infer")
+    assert "wide-kernel" not in str(document["findings"])
+
+
 def test_a_change_is_proven_by_a_run(workbench: Workbench) -> None:
     proven = estimate(workbench, "pairs", "--prove")
     mended = estimate(workbench, "pairs_mended")

@@ -45,7 +45,6 @@ def find_kind(
     except AnalyzerError as error:
         return error.kind
     failure = read_run_file(run / RUN_FILE).error
-    assert failure is not None
     return failure.kind
 
 

@@ -39,7 +39,6 @@ def interrupt(folder: Path, code: str, gaps_s: tuple[float, ...]) -> tuple[int, 
         text=True,
         start_new_session=True,
     )
-    assert command.stdout is not None
     while command.stdout.readline().strip() != "begun":
         assert command.poll() is None
     time.sleep(0.3)

@@ -293,10 +293,18 @@ class Tensors:
         source = tensor
         maker = self.graph.maker_of(tensor)
 
-        while maker and maker.type in _REPEATS and _OF_GRADIENTS not in maker.name:
-            tensor = self.graph.inputs_of(maker.name)[0]
-            if maker.type in _COPYING:
-                source = tensor
+        while maker and maker.inputs and _OF_GRADIENTS not in maker.name:
+            given = maker.inputs[0]
+            (shape, size), (made, made_size) = map(self.size_of, (given, tensor))
+
+            # as x[:, None] does
+            adds_axis = size == made_size and shape.count(",") < made.count(",")
+            if maker.type not in _REPEATS and not adds_axis:
+                break
+
+            if maker.type in _COPYING or adds_axis:
+                source = given
+            tensor = given
             maker = self.graph.maker_of(tensor)
 
         return self.size_of(source)
@@ -830,12 +838,12 @@ def _report_pairs(
 
     if long == f"{short[:-1]},1]":
         name = "outer-product"
-        title = f"Accidental outer product: {pairing}"
+        title = f"Outer product, probably by accident: {pairing}"
         detail = (
             f"One operand lacks the last axis of the other ({long}), so that each "
             "value is combined with each value of the batch. The result is probably "
-            "wrong too, a loss above all. Give both the same shape: y[:, None], or "
-            "tf.squeeze(x, -1)."
+            "wrong too, a loss above all. Give both the same shape, y[:, None] or "
+            "tf.squeeze(x, -1), unless all pairs are meant."
         )
     else:
         name = "all-pairs"

@@ -127,7 +127,7 @@ def _instant_of_failure(analysis: Analysis) -> int:
 _ROWS = 20
 
 Owner = tuple[str, str, str, str]  # category, name of the holder, layer, line of code
-_UNKNOWN: Owner = ("unattributed", "", "", "")
+_UNKNOWN: Owner = ("no known owner", "", "", "")
 
 
 def find_failed_step(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:

@@ -84,7 +84,7 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
 
     # The first axis with the most bytes.
     alive = analysis.alive
-    sums = _sum_by_first_axis(alive[alive["category"] != Category.PARAMETER])
+    sums = _sum_by_first_axis(alive[alive["category"] == Category.ACTIVATION])
     examples = int(sums.idxmax()) if len(sums) else 0
 
     trains = Phase.BACKWARD in analysis.recording.structure.phases.values()
@@ -132,14 +132,20 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
 
     is_stated = analysis.recording.step_config.batch_size is not None
     guess = "" if is_stated else f", if it is {batch:,}"
+    detail = "Variables and their gradients keep their size."
+
+    if (both.loc[freed > 0, "category"] == Category.WORKSPACE).any():
+        detail += (
+            " Workspaces count as half, but cuDNN may take another algorithm for a "
+            "smaller batch."
+        )
 
     yield Finding(
         id="batch-tensors",
         severity=analysis.rate(saves),
         title=f"{format_bytes(growing)} of tensors grow with the batch size{guess} "
         f"({growing / analysis.peak.requested_bytes:.0%} of the peak)",
-        detail="Smaller images help too: half the height and width leave a quarter of their "
-        "tensors. A smaller batch may also need smaller workspaces than counted here.",
+        detail=detail,
         saves_bytes=saves,
     )
 
@@ -501,8 +507,8 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
         "optimizer-state",
         f"{optimizer}'s state",
         "A smaller batch does not reduce it. SGD with momentum, Lion and Adagrad "
-        "have one slot per parameter. Training fewer parameters (freezing, LoRA) reduces "
-        "it in proportion.",
+        "have one slot per parameter; the saving is that of one slot of two. Training "
+        "fewer parameters (freezing, LoRA) reduces it in proportion.",
         slots,
         saves=state // 2,
     )
@@ -521,20 +527,17 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     row = at_peak.loc[at_peak["requested_bytes"].idxmax()]
     largest = int(row["requested_bytes"])
     limit_mib = largest // 2 >> 20
-    advice = ""
 
-    if limit_mib and analysis.recording.device.kind == "gpu":
-        advice = (
-            " cuDNN's fastest algorithm may need more memory than a slower one. Start "
-            f"with TF_CUDNN_WORKSPACE_LIMIT_IN_MB={limit_mib} (by default 4096, and "
-            "8192 in newer releases) to exclude it."
-        )
+    if not limit_mib or analysis.recording.device.kind != "gpu":
+        return  # no setting limits them
 
     yield report_share(
         analysis,
         "workspace",
         "Workspaces of convolutions",
         f"The largest is in {row['op']}. Layout copies and unused outputs are not "
-        f"counted here.{advice}",
+        "counted here. cuDNN's fastest algorithm may need more memory than a slower one. "
+        f"Start with TF_CUDNN_WORKSPACE_LIMIT_IN_MB={limit_mib} (by default 4096, and "
+        "8192 in newer releases) to exclude it.",
         own,
     )

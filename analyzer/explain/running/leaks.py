@@ -223,11 +223,11 @@ def find_unexplained(
     elif slope := host_growth_words(watch, host):
         where = f", {watch.where}" if watch.where else ""
         yield Finding(
-            id="grows-on-host",
+            id="host-growth",
             severity=Severity.MEDIUM,
             title=f"{slope} (a step is {watch.step}{where})",
-            detail="Memory in TensorFlow's allocator does not grow. Find the lines with a "
-            "Python memory profiler such as memray or tracemalloc.",
+            detail="It is outside TensorFlow's allocator, and no container that explains it "
+            "is known.",
         )
 
 
@@ -388,9 +388,9 @@ def find_larger_call(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
         title=f"A call besides the steps needs {format_bytes(own_bytes)}, the steps "
         f"{format_bytes(steps_bytes)} ({watch.peak_call})",
         detail="If its batch is larger than that of the steps, give evaluate, predict or "
-        "the validation of fit (validation_batch_size) a smaller one, and call a model on "
-        "batches, not on a whole data set. The saving is that down to the steps; arrays "
-        "of the call's own, such as validation_data, are no part of it.",
+        "the validation of fit (validation_batch_size) a smaller one. A call also holds "
+        "the arrays that it gets: call it for parts of the data, or give it a data set "
+        "that loads them. The saving is that down to the steps.",
         saves_bytes=saves,
         saves_kind="allocated",
     )

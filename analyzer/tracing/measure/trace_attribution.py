@@ -476,6 +476,10 @@ def _label_pipeline(
     rows = labels.open_rows() & is_unnamed & is_made[born]
     labels.fill(rows, Category.INPUT, BATCH_ROLE)
 
+    # A tensor with several unknown axes may have any size.
+    if any((spec.shape or ()).count(-1) > 1 for _, spec in specs):
+        return
+
     for size in sizes[rows].unique().tolist():
         fitting = {full: one for one, spec in specs if (full := spec.of_size(size))}
 

@@ -14,8 +14,6 @@ FILE = Path(__file__).parents[3] / "benchmarks" / "fit" / "fit_as_script.py"
 
 def load_benchmark() -> Any:
     spec = importlib.util.spec_from_file_location(FILE.stem, FILE)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[FILE.stem] = module
     spec.loader.exec_module(module)

@@ -150,7 +150,6 @@ def test_the_batch_found_runs_on_a_simulated_card_and_the_next_does_not(
     """Also in processes of their own, apart from chance in the order of ops."""
     _, answer = fit(folder, name, "--gpu", "t4", "--limit", f"{mib}MiB", "--no-jit")
     assert answer.is_run
-    assert answer.failing is not None
     assert answer.failing - answer.largest <= tolerance_at(answer.largest)
     assert ("largest" in answer.headline) == (answer.failing == answer.largest + 1)
     assert runs_alone(folder, name, answer.safe, mib << 20)
@@ -181,7 +180,6 @@ def test_estimates_find_a_size_without_a_card(
     code, answer = fit(folder, name, *shared, *options)
     assert code == 0
     assert not answer.is_run
-    assert answer.failing is not None
     assert answer.failing - answer.largest <= tolerance_at(answer.largest)
     needs = [point.need_bytes or 0 for point in answer.points]
     assert needs == sorted(needs)

@@ -124,7 +124,6 @@ def test_the_end_of_who_waits_for_it(number: int, mark: Mark, tmp_path: Path) ->
     watch += f"end_with_parent(Path({str(staging)!r}))\n"
     body = watch + "sleeper(); stage('x'); time.sleep(1000)"
     waiting = parent(mark.command(body), staging, ROOT)
-    assert waiting.stdout is not None
     assert waiting.stdout.readline() == b"StageBegun(stage='x')\n"
     assert len(mark.left()) >= 2
     os.kill(waiting.pid, number)

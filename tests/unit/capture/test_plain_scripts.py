@@ -107,7 +107,6 @@ def test_a_signal_to_the_command_reaches_the_script(
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    assert command.stdout is not None
     script = int(command.stdout.readline())
     command.send_signal(number)
     assert command.wait(600) == status

@@ -114,7 +114,6 @@ def test_an_ended_server_leaves_no_process(ending: str, tmp_path: Path) -> None:
     codes = {"close": 0, "SIGKILL": -9}
 
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, cwd=tmp_path) as server:
-        assert server.stdin is not None
         for message in messages_to_call("trace", {"target": str(script)}):
             server.stdin.write(json.dumps(message).encode() + b"\n")
             server.stdin.flush()

@@ -75,17 +75,13 @@ def make_question(random: random.Random, kind: Kind) -> Question | None:
     limit = make_size(random, 24 * GIB, exact=random.random() < 0.3)
     is_own = kind is Kind.SIMULATED_CARD and random.random() < 0.8
     runs = random.random() < 0.7
-    if random.random() < 0.4:
+    on_card = random.random() < 0.6
+    if not on_card or (is_own and not runs):
         limit = BoundedBytes.exactly(limit.bytes)
-        return Question(
-            limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=is_own
-        )
-    beside = make_size(random, 2 * GIB, exact=True)
-    limit = limit if runs or not is_own else BoundedBytes.exactly(limit.bytes)
     return Question(
-        limit_of=LimitOf.CARD,
+        limit_of=LimitOf.CARD if on_card else LimitOf.USER,
         limit=limit,
-        beside_pool=beside,
+        beside_pool=make_size(random, 2 * GIB, exact=True) if on_card else None,
         runs_at_limit=runs,
         is_own=is_own,
     )
@@ -133,8 +129,6 @@ def check_numbers(verdict: VerdictFigures) -> None:
     beside = 0 if need.beside_pool is None else need.beside_pool.bytes
     assert verdict.need_bytes == largest + need.allocator.bytes + beside
     assert all(phase.bytes <= largest for phase in need.phases.values())
-    assert verdict.need_low_bytes is not None
-    assert verdict.need_high_bytes is not None
     assert 0 <= verdict.need_low_bytes <= verdict.need_bytes <= verdict.need_high_bytes
     if verdict.limit_bytes is not None:
         assert verdict.margin_bytes == verdict.limit_bytes - verdict.need_bytes
@@ -207,7 +201,6 @@ def test_trials_that_do_not_fit_are_skipped() -> None:
         )
         verdict = make_verdict(base, question, least, most, is_measured=False)
         assert verdict.outcome is Outcome.FITS
-        assert verdict.need is not None
         assert (verdict.need.pool.bytes < most.pool.bytes) == is_skipped
 
 
@@ -223,7 +216,6 @@ def test_updates_may_run_before_the_first_peak_or_after_it() -> None:
         roles = rows["role"].astype(str).mask(is_gradient, GRADIENT_ROLE)
         marked = rows.assign(role=roles.mask(~is_gradient, ""))
         first_step = find_need(replace(analysis, rows=marked))[1].first_step
-        assert first_step is not None
         return first_step.range
 
     # WHEN none is a variable's, those that are alive at the peak, or all
@@ -269,7 +261,7 @@ def test_a_trace_that_begins_late_counts_tensorflows_own_peak() -> None:
     events["peak_in_use_bytes"] = counted
     table.loc[table.index[0], "born"] = -1
     _, need = find_need(with_recording(analysis, events=events, allocations=table))
-    assert need.before_trace is not None
+    assert need.before_trace
     assert need.building is None
     assert need.pool.bytes == counted
 

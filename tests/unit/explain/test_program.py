@@ -22,7 +22,11 @@ MIB = 1 << 20
 
 def seen(per_step_bytes: int, **fields: Any) -> WatchNote:
     readings = tuple(
-        Reading(step=step, in_use_bytes=100 * MIB + per_step_bytes * step)
+        Reading(
+            step=step,
+            in_use_bytes=100 * MIB + per_step_bytes * step,
+            host_bytes=per_step_bytes * step,
+        )
         for step in range(1, 61)
     )
     return WatchNote(
@@ -70,3 +74,10 @@ def test_a_leak_without_a_holder_needs_tensors_that_outlive_their_step(
     found = find_unexplained(analysis, watch, trends(watch), flat)
 
     assert [one.id for one in found] == ids
+
+
+def test_growth_of_the_host_without_a_holder_names_no_container() -> None:
+    watch = seen(2 * MIB)
+    _, host = measure_growth(traced("gpu").recording, watch)
+    (found,) = find_unexplained(traced(), watch, TrendFigures(trend="flat"), host)
+    assert found.id == "host-growth"

@@ -98,7 +98,6 @@ def test_page_and_terminal_show_names_as_text() -> None:
     assert "<script>alert" not in page
     assert "&lt;script&gt;" in page
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
-    assert policy is not None
     assert "default-src &#39;none&#39;" in policy[1]
 
 

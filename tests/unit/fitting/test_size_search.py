@@ -32,7 +32,6 @@ def search(
 
 
 def check_bracket(found: SizeSearch) -> None:
-    assert found.failing is not None
     assert 0 < found.fitting < found.failing
     assert found.failing - found.fitting <= tolerance_at(found.fitting)
 

@@ -66,7 +66,6 @@ def test_each_failure_counts_once_and_has_its_cause(name: str) -> None:
 def test_the_least_workspace_of_all_algorithms_is_the_request() -> None:
     printed = re.findall(r"engine eng\d.* allocate ([\d.]+)MiB", text_of("gpu_engines"))
     (failure,) = read("gpu_engines").failures
-    assert failure.asked is not None
     least = min(map(float, printed)) * MIB
     assert failure.asked.low_bytes <= least <= failure.asked.high_bytes
 
@@ -95,7 +94,6 @@ def test_the_request_is_exact(name: str) -> None:
     text = text_of(name)
     shape, dtype = re.findall(r"shape\[([\d,]+)\] and type (\w+)", text)[0]
     asked = read(name).failures[0].asked
-    assert asked is not None
     assert asked.is_exact
     item_bytes = {"float": 4, "uint8": 1}[dtype]
     assert asked.requested_bytes == math.prod(map(int, shape.split(","))) * item_bytes
@@ -106,9 +104,7 @@ def test_the_asynchronous_allocators_histogram_is_what_is_in_use() -> None:
     rows = re.findall(r"\] (\d+), (\d+)\n", text_of("gpu_async"))
     (failure,) = read("gpu_async").failures
     assert failure.in_use_bytes == sum(int(size) * int(count) for size, count in rows)
-    assert failure.asked is not None
     assert failure.asked.requested_bytes == 4 * MIB
-    assert failure.card is not None
     assert (failure.card.free_bytes, failure.card.total_bytes) == (0, 1500 * MIB)
 
 

@@ -87,7 +87,6 @@ def test_the_tensors_of_a_process_are_its_highest_allocated_peak(times: int) -> 
 def test_a_need_of_trials_states_the_need_without_them() -> None:
     report = opened_sample("cnn").report
     verdict = report.verdict
-    assert verdict.need is not None
     ever = replace(report.peak_ever, phase="step 0 by trials of algorithms")
     need = replace(verdict.need, without_trials_bytes=1 << 30)
     report = replace(report, peak_ever=ever, verdict=replace(verdict, need=need))

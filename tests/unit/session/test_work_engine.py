@@ -21,7 +21,6 @@ def test_temporary_folders_of_the_processes_are_removed(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     results = run_all(tempfile.mkdtemp, ["one", "two", "three"], workers=2)
     _, made = next(results)
-    assert made is not None
     assert tmp_path in Path(made).parents
     if is_ended_early:
         results.close()  # type: ignore[attr-defined]
@@ -54,7 +53,6 @@ def test_an_interrupt_leaves_no_process() -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == b"begun\n"
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=600) != 0

@@ -161,5 +161,4 @@ def test_readings_of_one_step_are_drawn() -> None:
     reading = SimpleNamespace(step=2, in_use_bytes=64)
     program = cast(ProgramFigures, SimpleNamespace(readings=(reading,) * 3))
     chart = steps_chart(program)
-    assert chart is not None
     assert chart[1].split() == ["0.0000,0.0000"] * 3
