@@ -42,6 +42,7 @@ from analyzer.model.units import format_bytes
 _EXAMPLES = 16  # cuDNN pads a batch to a multiple, as in ``cudnn_algorithms.py``
 _BATCH_RATIO = 0.5  # of the activations that share a first axis: it is the batch
 
+_LONG_AXIS = r",\d{3,}(?=,)"  # of an image, between those of batch and channels
 _TENSORS = 8
 _MANY_EXAMPLES = 1000  # in a single call from which on it seems to have all data
 _USUAL_BATCH = 32  # of ``predict``
@@ -214,7 +215,7 @@ def _is_packed(rows: pd.DataFrame, every: pd.DataFrame) -> pd.Series[bool]:
 
 
 def find_image_tensors(analysis: Analysis) -> Iterator[Finding]:
-    """Report the saving of images with half the length of each axis.
+    """Report the saving of images with half the length of each long axis.
 
     A matrix with a row for each example holds no pixels.
     """
@@ -224,8 +225,8 @@ def find_image_tensors(analysis: Analysis) -> Iterator[Finding]:
     images = images[~images["shape"].astype(str).str.match(rf"\[{batch},\d+\]$")]
 
     given = images.loc[images["category"] == Category.INPUT, "shape"]
-    axes = given.astype(str).str.count(",").max() - 1
-    if not axes > 1:  # without those of batch and channels
+    axes = given.astype(str).str.count(_LONG_AXIS).max()
+    if not axes > 1:
         return
 
     yield report_share(
@@ -233,7 +234,7 @@ def find_image_tensors(analysis: Analysis) -> Iterator[Finding]:
         "image-tensors",
         "Tensors that grow with the size of the images",
         "Images with half the length of each axis, or patches of them, leave a quarter "
-        "of these tensors, of volumes and videos an eighth.",
+        "of these tensors, and volumes an eighth. Axes below 100 are left as they are.",
         images,
         saves=saved_without_rows(analysis, images, 1 - 0.5**axes),
     )

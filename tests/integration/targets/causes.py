@@ -242,8 +242,8 @@ def volumes():
     return built(
         "sgd",
         "mse",
-        keras.Input((32, 32, 32, 8), 1),
-        keras.layers.Conv3D(16, 3, padding="same"),
+        keras.Input((100, 100, 100, 1), 1),
+        keras.layers.Conv3D(4, 3, padding="same"),
         keras.layers.Conv3D(1, 1),
     )
 
