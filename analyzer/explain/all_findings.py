@@ -58,13 +58,18 @@ _CAUSES = (
     "data-stage",
 )
 
-_AHEAD = 1.5  # severities by which ``_CAUSES`` come forward
+# Findings that other changes come before. TensorFlow skips an algorithm whose workspace finds no room
+# (``DnnScratchAllocator`` in ``conv_ops_gpu.h``); smaller images change what the model sees.
+_BEHIND = ("workspace", "image-tensors")
+
+_AHEAD = 1.5  # severities by which ``_CAUSES`` come forward, and ``_BEHIND`` go back
 
 # Findings from the table of allocations; of a step or a program.
 _OF_A_STEP = (
     out_of_memory.find_out_of_memory,
     step_differences.find_recompiled,
     amplification.find_eager_pairs,
+    amplification.find_vectorized,
     amplification.find_summands,
     amplification.find_kept_by_tape,
     layers.find_kept_again,
@@ -72,6 +77,7 @@ _OF_A_STEP = (
     peak_tensors.find_whole_set,
     peak_tensors.find_eager_results,
     peak_tensors.find_batch_tensors,
+    peak_tensors.find_image_tensors,
     peak_tensors.find_growth,
     peak_tensors.find_workspaces,
     peak_tensors.find_state,
@@ -114,9 +120,7 @@ def collect(analysis: Analysis) -> Analysis:
 
     def rank(one: Finding) -> tuple[bool, bool, float, bool, int]:
         is_cause = one.id in _CAUSES
-        # TensorFlow skips an algorithm whose workspace finds no room (``DnnScratchAllocator`` in
-        # ``conv_ops_gpu.h``), so other changes come first.
-        forward = is_cause - (one.id == "workspace")
+        forward = is_cause - (one.id in _BEHIND)
         severity = order.index(one.severity) - _AHEAD * forward
         is_growth = one.id in _ALWAYS or one.saves_bytes is None
         is_general = one not in of_program or not is_growth

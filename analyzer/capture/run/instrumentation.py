@@ -26,7 +26,7 @@ from analyzer.capture.run.step_variables import (
 )
 from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.watch.user_lines import find_calling_line
-from analyzer.model.contract.run_note import op_types
+from analyzer.model.contract.run_note import LOOP_SCOPE, op_types
 from analyzer.model.graph.graph_index import Phase
 from analyzer.tracing.parse.event_columns import MARKER_PREFIX
 
@@ -242,6 +242,8 @@ def _mark_phase(observed: Observations, phase: Phase) -> Iterator[None]:
 
         return
 
+    # A Jacobian's loop is a function of its own.
+    observed.source_lines[LOOP_SCOPE] = {find_calling_line()}
     graph = tf.compat.v1.get_default_graph()
     first = graph.version
     yield

@@ -32,7 +32,7 @@ from analyzer.explain.analysis import (
 )
 from analyzer.explain.buffer_words import describe_largest, in_brackets
 from analyzer.model.contract.fields import EvidenceRow
-from analyzer.model.contract.run_note import op_types, split_tensor
+from analyzer.model.contract.run_note import LOOP_SCOPE, op_types, split_tensor
 from analyzer.model.graph.graph_index import (
     GRADIENT_ROLE,
     PASSED_GRADIENT_ROLE,
@@ -149,6 +149,13 @@ _SCORES = (
     "tf.recompute_grad. The saving is that of a quarter of the scores.",
     0.75,
 )
+_PAIRS_OF_PRODUCT = (
+    "all-pairs",
+    "has a number for each pair of rows, of which sums are read",
+    "Work on blocks of rows: tf.map_fn over parts of one operand, each with its own sum, "
+    "and tf.recompute_grad in training. The saving is that of 16 blocks.",
+    1 - 1 / 16,
+)
 _SUM_OF_PRODUCTS = (
     "reduced-at-once",
     "is a product for each example, made and added up at once",
@@ -210,7 +217,6 @@ _MOVING = POINTWISE.union(_REPEATS, _PARTS, _SELECTIONS, _SUMS, _FUSED) | op_typ
 _ENLARGING = op_types("ResizeBilinear ResizeNearestNeighbor ResizeBicubic")
 _MASKS = ("RandomUniform", "StatelessRandomUniformV2")  # of dropout
 _STARTS = frozenset({*_ELEMENTWISE, *MATRICES, *_EXPANDING, *_MASKS, *_ENLARGING})
-_LOOPED = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
 
 _SCORING = (*_FUSED, "Exp", "Log", "LogSoftmax", "Softmax")
 
@@ -411,10 +417,7 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     reported: set[str] = set()
     seen: list[tuple[EvidenceRow, ...]] = []
 
-    is_looped = large["op"].str.contains(_LOOPED, regex=False)
-    if is_looped.any():
-        yield from _find_vectorized(analysis, large[is_looped], tensors)
-
+    is_looped = large["op"].str.contains(LOOP_SCOPE, regex=False)
     sizes: set[int] = set()
 
     for row in large[~is_looped].to_dict("records"):
@@ -1012,22 +1015,19 @@ def _rows_without(
     return same.index[is_gone]
 
 
-def _find_vectorized(
-    analysis: Analysis,
-    large: pd.DataFrame,
-    tensors: Tensors,
-) -> Iterator[Finding]:
+def find_vectorized(analysis: Analysis) -> Iterator[Finding]:
     """Report a vectorized loop whose large results are larger than all tensors outside it."""
     rows = analysis.rows
-    looped = rows[rows["op"].astype(str).str.contains(_LOOPED, regex=False)]
+    is_looped = rows["op"].astype(str).str.contains(LOOP_SCOPE, regex=False)
+    looped = rows[is_looped]
 
-    alive = analysis.alive
-    made = large["requested_bytes"]
-    start = analysis.at_peak(looped)["born"].min()
+    at_peak = analysis.at_peak(looped)
+    made = at_peak["requested_bytes"]
+    start = at_peak["born"].min()
 
     # A map over the examples of a batch makes nothing larger than the batch.
-    before = alive.loc[alive["born"] < start, "requested_bytes"]
-    if made.max() < TIMES * before.max():
+    before = analysis.alive[analysis.alive["born"] < start]
+    if not made.max() >= TIMES * before["requested_bytes"].max():
         return
 
     words = (
@@ -1037,27 +1037,28 @@ def _find_vectorized(
         "tape.jacobian computes the gradients of all outputs together, of each example "
         "with respect to all examples. tape.batch_jacobian leaves other examples out; "
         "experimental_use_pfor=False runs trip by trip, as tf.map_fn does in place of "
-        "tf.vectorized_map. The saving is without the memory of a trip."
+        "tf.vectorized_map; in eager steps it needs a persistent tape. The saving is "
+        "without the memory of a trip."
     )
-    # Derivatives of weights stay: those of each trip, and then all of them in one tensor.
-    graph = tensors.graph
-    every = tensors.rows  # weights are small
-    shapes = every.loc[every["category"] == "parameter", "shape"].unique()
-    ends = tuple(f",{shape[1:]}" for shape in shapes if "," in shape)
-    left = {
-        op: [one for one in graph.consumers.get(f"{op}:0", ()) if _LOOPED not in one]
-        for op in graph.ops
-        if _LOOPED in op
-    }
     # ``batch_jacobian`` in backprop.py transposes the rows, which it needs all.
-    readers = [graph.ops[one].type for others in left.values() for one in others]
-    needs_all = "Transpose" in readers
-    kept = [tensors.size_of(f"{op}:0") for op, others in left.items() if others]
-    results = [size for shape, size in kept if needs_all or shape.endswith(ends)]
+    sizes = rows["requested_bytes"]
+    is_moved = rows["op_type"].eq("Transpose") & sizes.isin(
+        {*looped["requested_bytes"]}
+    )
+    results = sizes[is_moved & ~is_looped & (rows["born"] >= start)].to_list()
+
+    # Derivatives of weights stay: those of each trip, and then all of them in one tensor.
+    weights = rows[rows["category"] == "parameter"].drop_duplicates("variable")
+    counts = weights["shape"].astype(str).value_counts()
+    stacked = looped.drop_duplicates("shape")
+    of_trip = "[" + stacked["shape"].astype(str).str.partition(",")[2]
+    is_kernel = of_trip.str.contains(",")
+    stacks = stacked["requested_bytes"] * of_trip.where(is_kernel).map(counts)
+    results += stacks.dropna().astype(int).to_list()
+
     # Results of the loop, and tensors made of them.
-    is_gone = rows["requested_bytes"].isin({*made, *results}) & (rows["born"] >= start)
-    gone = rows[is_gone | rows.index.isin(looped.index)]
-    saves = saved_without_rows(analysis, gone, added=2 * sum(results))
+    is_gone = sizes.isin({*made, *results}) & (rows["born"] >= start)
+    gone = rows[is_gone | is_looped]
 
     yield report_share(
         analysis,
@@ -1065,8 +1066,8 @@ def _find_vectorized(
         words,
         detail,
         gone,
-        large["source"].iloc[0],
-        max(saves, 0),
+        at_peak["source"].iloc[0] or analysis.recording.layer_lines.get(LOOP_SCOPE, ""),
+        saved_without_rows(analysis, gone, added=2 * sum(results)),
     )
 
 
@@ -1102,6 +1103,16 @@ class _Flow:
         is_like &= rows["requested_bytes"] == self.size
         self.own_rows = rows[is_own]
         self.rows = rows[is_own | is_like]
+
+    def pairs_data(self) -> bool:
+        """Say whether a product of them multiplies two tensors of which none is a variable."""
+        rows = self.analysis.rows
+        weights = {*rows.loc[rows["variable"] != "", "shape"]}
+        return any(
+            weights.isdisjoint(self.tensors.size_of(one)[0] for one in op.inputs[:2])
+            for op in self.ops
+            if op.type in MATRICES
+        )
 
     def is_most(self) -> bool:
         """Say whether their buffers are most of the peak."""
@@ -1143,6 +1154,8 @@ def _explain_flow(flow: _Flow) -> _Cause | None:
         return _SCORES if is_attention else None
     if flow.is_summed:
         return _SUM_OF_PRODUCTS if flow.ends <= {"Sum", "Mean"} else None
+    if flow.ends <= _SUMS and flow.pairs_data() and "while/" not in flow.start:
+        return _PAIRS_OF_PRODUCT
     if flow.makers | flow.ends <= {*MATRICES}:
         left = flow.tensors.size_in_other_order(flow.start) / flow.size
         return (*_OTHER_ORDER, 1 - left) if left <= 1 / TIMES else None

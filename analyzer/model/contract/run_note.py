@@ -247,6 +247,9 @@ class VariableNote:
 STATE_ROLE = "state"
 UNUSED_ROLE = "loaded, but not used"  # a second copy in a SavedModel of Keras
 
+# Scope of ``tf.vectorized_map`` and ``tape.jacobian``; in ``source_lines``, the line of a Jacobian.
+LOOP_SCOPE = "/pfor/"
+
 LOADED_ROLE = "loaded from a file"  # of the parameters of a pretrained model
 
 # Role of variables to which a step adds gradients.

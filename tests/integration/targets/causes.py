@@ -66,6 +66,14 @@ def jacobian_mended():
     return jacobian("batch_jacobian")
 
 
+def eager_jacobian():
+    return eager_pairs(jacobian)
+
+
+def eager_jacobian_mended():
+    return eager_pairs(jacobian_mended)
+
+
 def descend(loss_of, weights, x):
     """Return a step that trains one variable."""
 
@@ -229,6 +237,17 @@ def built(optimizer, loss, *layers):
     return model
 
 
+def volumes():
+    """Return a model of one volume."""
+    return built(
+        "sgd",
+        "mse",
+        keras.Input((100, 100, 100, 1), 1),
+        keras.layers.Conv3D(4, 3, padding="same"),
+        keras.layers.Conv3D(1, 1),
+    )
+
+
 def table(optimizer="adagrad"):
     """Return a model whose optimizer computes over all rows of a table, or not."""
     return built(
@@ -315,6 +334,24 @@ def tiled():
 
 def tiled_mended():
     return scaled(lambda weights, x: (x + weights)[:256] @ tf.transpose(x[:256]))
+
+
+def kernels(average=lambda mean, x: mean(x)):
+    """Return a step with a mean over all pairs of rows, at once or in blocks."""
+
+    @tf.function
+    def step(x):
+        return average(
+            lambda rows: tf.reduce_mean(tf.exp(1 - rows @ tf.transpose(x))), x
+        )
+
+    return step, (draw(4 * ROWS, 64),)
+
+
+def kernels_mended():
+    return kernels(
+        lambda mean, x: tf.reduce_mean(tf.map_fn(mean, tf.reshape(x, (16, -1, 64))))
+    )
 
 
 def patched(convolve=None):
