@@ -71,20 +71,19 @@ class SetupValues:
         # id of a living variable's handle -> initial value, a function that makes it, or variable
         self.initial: dict[int, Any] = {}
 
-        # ids of handles that a function assigned to, whose values the host lacks
+        # ids of handles with values that the card should have computed
         self.trained: set[int] = set()
-        self.read_at = ""  # the last line of the user that read such a variable
+        self.read_at = ""  # the last line of the user that read such a value
 
     def list_notes(self) -> list[str]:
         """Return a sentence if weights were read that the card should have trained."""
-        if not self.read_at:
-            return []
+        note = (
+            f"Weights or statistics are read after their training at {self.read_at}. A simulated card "
+            "trains nothing, so their first values were read: sizes and branches that depend on trained "
+            "ones may differ."
+        )
 
-        return [
-            f"Weights are read after their training at {self.read_at}. A simulated card trains "
-            "nothing, so the first weights were read: sizes and branches that depend on trained ones "
-            "may differ."
-        ]
+        return [note] if self.read_at else []
 
     def move(self, tensor: Any) -> Any:
         """Return the card's copy of an eager tensor of the setup; itself if it belongs on the host."""
@@ -141,7 +140,9 @@ class SetupValues:
         if args[1] == "AssignVariableOp":  # the value before is not computed
             handle = id(args[3])
             host = find_original(args[4])
-            if host is not None and handle in self.initial:
+            if host is None:
+                self.trained.add(handle)
+            elif handle in self.initial:
                 self.initial[handle] = host
                 self.trained.discard(handle)
 
