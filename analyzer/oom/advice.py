@@ -31,7 +31,8 @@ def find_advice(
 ) -> Iterator[OomAdvice]:
     """Yield the advice, the most direct first."""
     words["batch"] = batch = find_batch(failure)
-    words["less"] = ("smaller", "single", "smaller_batch")[min(batch, 2)]
+    without_batch = "unsure" if failure.shape else "smaller"
+    words["less"] = (without_batch, "single", "smaller_batch")[min(batch, 2)]
     words["most"], words["hole"] = _find_smaller_batch(failure, cause, batch)
 
     is_known = failure.in_use or failure.is_on_host or failure.other_cause

@@ -63,12 +63,17 @@ def read_log(stream: BinaryIO, name: str) -> Log:
         and (one.words or one.printed or one.has_error_text)  # not the end of a dump
     ]
 
-    if log.bare_error is not None and not known:
+    if log.bare_error is not None:
         process, line = log.bare_error
-        failure = process.add_failure(line, FailedAllocator.UNKNOWN)
-        failure.op = process.node
-        failure.has_error_text = True
-        known = [failure]
+        failure = process.error
+
+        if failure is None or not known:
+            failure = process.add_failure(line, FailedAllocator.UNKNOWN)
+            failure.has_error_text = True
+            known = known or [failure]
+
+        if not (failure.op or failure.requested_by):
+            failure.op = process.node  # the log lacks the text that follows it
 
     log.failures = known or log.failures
 
