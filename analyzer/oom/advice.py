@@ -17,7 +17,7 @@ from analyzer.oom.wordings import OTHER_CAUSES
 
 # An action and its reason by name.
 _ADVICE = read_table("oom/advice.toml", dict[str, tuple[str, str]])
-_CONSTANT_OPS = ("EagerConst", "_EagerConst", "GatherV2")
+_CONSTANT_OPS = ("EagerConst", "_EagerConst")
 _LARGE_BYTES = 64 << 20  # of a tensor that explains a failure by itself
 _UNKNOWN_USE = (
     " The log does not show what else held memory; other processes may (nvidia-smi)."
