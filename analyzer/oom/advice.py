@@ -94,8 +94,9 @@ def _is_constant(failure: LoggedFailure) -> bool:
 
     is_large = max(sizes, default=_LARGE_BYTES) >= _LARGE_BYTES
     op = failure.op_type or failure.requested_by
+    is_copied = op in _CONSTANT_OPS or "Failed copying" in failure.words
 
-    return is_large and op in _CONSTANT_OPS and not failure.makes_weights
+    return is_large and is_copied and not failure.makes_weights
 
 
 def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:

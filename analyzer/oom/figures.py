@@ -174,8 +174,11 @@ def is_weight(failure: LoggedFailure) -> bool:
         return True
 
     names = _names_of(failure)
-    if find("weight_product", names):
-        return len(failure.shape or ()) == 2
+    shape = failure.shape or ()
+
+    if product := find("weight_product", names):
+        is_weight_shaped = not product["first"] or shape[:1] > (_LARGEST_BATCH,)
+        return len(shape) == 2 and is_weight_shaped
 
     return find("weight_op", names) is not None
 
