@@ -20,7 +20,8 @@ _ADVICE = read_table("oom/advice.toml", dict[str, tuple[str, str]])
 _CONSTANT_OPS = ("EagerConst", "_EagerConst")
 _LARGE_BYTES = 64 << 20  # of a tensor that explains a failure by itself
 _UNKNOWN_USE = (
-    " The log does not show what else held memory; other processes may (nvidia-smi)."
+    " The log does not show what else held memory, such as kept tensors, other models and other "
+    "processes (nvidia-smi)."
 )
 
 
@@ -62,7 +63,8 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
         elif failure.has_tiny_limit:
             yield "held-by-others"
 
-    if _is_constant(failure):
+    sizes = _find_copied_sizes(failure)
+    if max(sizes, default=0) >= _LARGE_BYTES:
         yield "constant"
 
     if cause in _ADVICE:
@@ -82,21 +84,24 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
 
     if find_dominant_size(failure) is not None:
         yield "list"
+    if sizes == [0]:
+        yield "constant"
 
 
-def _is_constant(failure: LoggedFailure) -> bool:
-    """Return whether an array that is copied to the device explains a failure."""
+def _find_copied_sizes(failure: LoggedFailure) -> list[int]:
+    """Return sizes of an array that may be copied to the device; 0 if the log gives none."""
+    op = failure.op_type or failure.requested_by
+    is_copied = op in _CONSTANT_OPS or "run GatherV2: Dst tensor" in failure.words
+    if failure.makes_weights or not is_copied:
+        return []
+
     sizes = [size.size_bytes for size in failure.sizes]
     if failure.asked is not None:
         sizes.append(failure.asked.requested_bytes)
     elif failure.free is not None:
         sizes.append(failure.free.low)  # the request was larger
 
-    is_large = max(sizes, default=_LARGE_BYTES) >= _LARGE_BYTES
-    op = failure.op_type or failure.requested_by
-    is_copied = op in _CONSTANT_OPS or "Failed copying" in failure.words
-
-    return is_large and is_copied and not failure.makes_weights
+    return sizes or [0]
 
 
 def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
