@@ -193,15 +193,11 @@ def write_fit_command(failure: LoggedFailure) -> str | None:
         return None
 
     gpu, limit_bytes = options
-    batch = find_batch(failure)
-
     if failure.has_tiny_limit:
         limit_bytes = 0  # what others left
 
     limit = f" --limit {_write_limit(limit_bytes)}" if limit_bytes else ""
-    size = f" --batch-size {batch}" if batch > 1 else ""
-
-    return f"analyze fit TARGET --gpu {gpu or 'CARD'}{limit}{size}"
+    return f"analyze fit TARGET --gpu {gpu or 'CARD'}{limit}"
 
 
 def _write_limit(size_bytes: int) -> str:

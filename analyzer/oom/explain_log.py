@@ -281,7 +281,7 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
         return f"{failures[0].verdict.title}{more}"
 
     found = "No line is known to report exhausted memory."
-    if log.mention is None and log.other_error is None:
+    if not (log.mention or log.other_error or log.large_allocation):
         found = "No out-of-memory failure in this log."
 
     run = min(log.refusals, key=lambda one: one.is_host, default=None)
