@@ -321,7 +321,7 @@ def _write_notes(log: Log) -> Iterator[str]:
     if log.large_allocation and not log.failures:
         yield (
             f"TensorFlow asked for {format_bytes(log.large_allocation)} of host memory at once, "
-            "a tenth or more of what was free: a warning, not by itself a failure."
+            "a tenth or more of all or of the free memory: a warning, not by itself a failure."
         )
 
     line = log.mention
