@@ -17,10 +17,11 @@ from analyzer.oom.wordings import OTHER_CAUSES
 
 # An action and its reason by name.
 _ADVICE = read_table("oom/advice.toml", dict[str, tuple[str, str]])
-_CONSTANT_OPS = ("EagerConst", "_EagerConst", "GatherV2")
+_CONSTANT_OPS = ("EagerConst", "_EagerConst")
 _LARGE_BYTES = 64 << 20  # of a tensor that explains a failure by itself
 _UNKNOWN_USE = (
-    " The log does not show what else held memory; other processes may (nvidia-smi)."
+    " The log does not show what else held memory, such as kept tensors, other models and other "
+    "processes (nvidia-smi)."
 )
 
 
@@ -31,7 +32,8 @@ def find_advice(
 ) -> Iterator[OomAdvice]:
     """Yield the advice, the most direct first."""
     words["batch"] = batch = find_batch(failure)
-    words["less"] = ("smaller", "single", "smaller_batch")[min(batch, 2)]
+    without_batch = "unsure" if failure.shape else "smaller"
+    words["less"] = (without_batch, "single", "smaller_batch")[min(batch, 2)]
     words["most"], words["hole"] = _find_smaller_batch(failure, cause, batch)
 
     is_known = failure.in_use or failure.is_on_host or failure.other_cause
@@ -61,7 +63,8 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
         elif failure.has_tiny_limit:
             yield "held-by-others"
 
-    if _is_constant(failure):
+    sizes = _find_copied_sizes(failure)
+    if max(sizes, default=0) >= _LARGE_BYTES:
         yield "constant"
 
     if cause in _ADVICE:
@@ -81,20 +84,24 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
 
     if find_dominant_size(failure) is not None:
         yield "list"
+    if sizes == [0]:
+        yield "constant"
 
 
-def _is_constant(failure: LoggedFailure) -> bool:
-    """Return whether an array that is copied to the device explains a failure."""
+def _find_copied_sizes(failure: LoggedFailure) -> list[int]:
+    """Return sizes of an array that may be copied to the device; 0 if the log gives none."""
+    op = failure.op_type or failure.requested_by
+    is_copied = op in _CONSTANT_OPS or "run GatherV2: Dst tensor" in failure.words
+    if failure.makes_weights or not is_copied:
+        return []
+
     sizes = [size.size_bytes for size in failure.sizes]
     if failure.asked is not None:
         sizes.append(failure.asked.requested_bytes)
     elif failure.free is not None:
         sizes.append(failure.free.low)  # the request was larger
 
-    is_large = max(sizes, default=_LARGE_BYTES) >= _LARGE_BYTES
-    op = failure.op_type or failure.requested_by
-
-    return is_large and op in _CONSTANT_OPS and not failure.makes_weights
+    return sizes or [0]
 
 
 def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
@@ -186,15 +193,11 @@ def write_fit_command(failure: LoggedFailure) -> str | None:
         return None
 
     gpu, limit_bytes = options
-    batch = find_batch(failure)
-
     if failure.has_tiny_limit:
         limit_bytes = 0  # what others left
 
     limit = f" --limit {_write_limit(limit_bytes)}" if limit_bytes else ""
-    size = f" --batch-size {batch}" if batch > 1 else ""
-
-    return f"analyze fit TARGET --gpu {gpu or 'CARD'}{limit}{size}"
+    return f"analyze fit TARGET --gpu {gpu or 'CARD'}{limit}"
 
 
 def _write_limit(size_bytes: int) -> str:

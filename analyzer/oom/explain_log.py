@@ -63,12 +63,17 @@ def read_log(stream: BinaryIO, name: str) -> Log:
         and (one.words or one.printed or one.has_error_text)  # not the end of a dump
     ]
 
-    if log.bare_error is not None and not known:
+    if log.bare_error is not None:
         process, line = log.bare_error
-        failure = process.add_failure(line, FailedAllocator.UNKNOWN)
-        failure.op = process.node
-        failure.has_error_text = True
-        known = [failure]
+        failure = process.error
+
+        if failure is None or not known:
+            failure = process.add_failure(line, FailedAllocator.UNKNOWN)
+            failure.has_error_text = True
+            known = known or [failure]
+
+        if not (failure.op or failure.requested_by):
+            failure.op = process.node  # the log lacks the text that follows it
 
     log.failures = known or log.failures
 
@@ -276,7 +281,7 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
         return f"{failures[0].verdict.title}{more}"
 
     found = "No line is known to report exhausted memory."
-    if log.mention is None and log.other_error is None:
+    if not (log.mention or log.other_error or log.large_allocation):
         found = "No out-of-memory failure in this log."
 
     run = min(log.refusals, key=lambda one: one.is_host, default=None)
@@ -316,7 +321,7 @@ def _write_notes(log: Log) -> Iterator[str]:
     if log.large_allocation and not log.failures:
         yield (
             f"TensorFlow asked for {format_bytes(log.large_allocation)} of host memory at once, "
-            "a tenth or more of what was free: a warning, not by itself a failure."
+            "a tenth or more of all or of the free memory: a warning, not by itself a failure."
         )
 
     line = log.mention

@@ -152,12 +152,12 @@ _CUDNN_KERNELS = ((1, 1), (3, 3), (5, 5))  # few activations are as small
 def find_batch(failure: LoggedFailure) -> int:
     """Return the first axis of the request; 0 if it may not be the batch, as in a variable's update."""
     examples = _count_examples(failure)
-    axes = len(failure.shape or ())
-    if examples > _LARGEST_BATCH or axes < 3:
-        return 0  # of two axes, the first may count tokens
+    if examples > _LARGEST_BATCH:
+        return 0
 
     # recurrent layers put the time first (``time_major`` of ``rnn`` in Keras)
-    is_recurrent = axes == 3 and find("recurrent_op", _names_of(failure))
+    is_short = len(failure.shape or ()) == 3
+    is_recurrent = is_short and find("recurrent_op", _names_of(failure))
 
     return 0 if is_recurrent else examples
 
@@ -174,10 +174,13 @@ def is_weight(failure: LoggedFailure) -> bool:
         return True
 
     names = _names_of(failure)
-    is_product = "gradient" in names and "matmul" in names
-    is_gradient = is_product and len(failure.shape or ()) == 2
+    shape = failure.shape or ()
 
-    return is_gradient or find("weight_op", names) is not None
+    if product := find("weight_product", names):
+        is_weight_shaped = not product["first"] or shape[:1] > (_LARGEST_BATCH,)
+        return len(shape) == 2 and is_weight_shaped
+
+    return find("weight_op", names) is not None
 
 
 def _names_of(failure: LoggedFailure) -> str:
@@ -197,6 +200,6 @@ def _count_examples(failure: LoggedFailure) -> int:
     )
     is_image = len(shape) == 3 and shape[2] in (1, 3, 4)  # height, width, channels
     is_other = is_variable or is_weight(failure) or is_kernel or is_image
-    has_examples = len(shape) > 1 and not is_other
+    has_examples = len(shape) > 2 and not is_other  # of two, the first may count tokens
 
     return shape[0] if has_examples else 0

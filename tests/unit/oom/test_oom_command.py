@@ -61,10 +61,7 @@ def test_the_log_is_explained_and_its_json_is_the_document(tmp_path: Path) -> No
     failure = document.failures[0]
     # 727.3 MiB in use and 450 MiB more fit a T4, the limit of 1 GiB was set
     assert failure.remedies[0].action.startswith("Raise the memory limit")
-    assert (
-        document.next_command
-        == "analyze fit TARGET --gpu t4 --limit 1024MiB --batch-size 256"
-    )
+    assert document.next_command == "analyze fit TARGET --gpu t4 --limit 1024MiB"
 
 
 def test_no_line_of_this_package_is_called_the_users() -> None:
@@ -96,7 +93,7 @@ def test_bad_input_is_code_2(arguments: list[str], folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "command"),
     [
-        (log_of(FULL, "2.9"), "--gpu CARD --batch-size 128"),
+        (log_of(FULL, "2.9"), "--gpu CARD"),
         ("epoch 1\n", "--gpu CARD"),
     ],
 )
