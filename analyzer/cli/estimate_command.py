@@ -117,12 +117,30 @@ def estimate(
 
     with place.folder_for(spec) as folder:
         with progress_bar(outputs.progress):
-            result = _estimate(spec, chosen, what_if, folder, place, outputs)
+            if spec.is_trace:
+                result = open_estimate(folder, what_if=what_if)
+            else:
+                from analyzer.session.target_results import estimate_target
+
+                result = estimate_target(
+                    spec,
+                    chosen,
+                    folder,
+                    force=outputs.force,
+                    save=not place.no_save,
+                    what_if=what_if,
+                )
 
         if names is not None or capture.prove:
-            patches = capture.patch
             result = _add_remedies(
-                result, spec, chosen, names, folder, patches, place, outputs
+                result,
+                spec,
+                chosen,
+                names,
+                folder,
+                capture.patch,
+                place,
+                outputs,
             )
 
         if not spec.is_trace:
@@ -132,30 +150,6 @@ def estimate(
 
     if result.is_over_limit:
         raise typer.Exit(ExitCode.OVER_LIMIT)
-
-
-def _estimate(
-    spec: TargetSpec,
-    chosen: CaptureOptions,
-    what_if: WhatIf,
-    folder: Path,
-    place: RunPlace,
-    outputs: Outputs,
-) -> Result:
-    """Estimate a target's step, or open an earlier estimate."""
-    if spec.is_trace:
-        return open_estimate(folder, what_if=what_if)
-
-    from analyzer.session.target_results import estimate_target
-
-    return estimate_target(
-        spec,
-        chosen,
-        folder,
-        force=outputs.force,
-        save=not place.no_save,
-        what_if=what_if,
-    )
 
 
 def _add_remedies(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Annotated, NoReturn
+from typing import IO, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -180,8 +180,17 @@ def trace(
     place.check(spec)
 
     if spec.kind is TargetKind.SCRIPT:
-        words = tuple(arguments or ())
-        _trace_script(spec, words, chosen, what_if, place, outputs, capture)
+        request = WatchRequest(
+            script=spec.path,
+            is_module=capture.module,
+            folder="",
+            arguments=tuple(arguments or ()),
+            steps=SCRIPT_STEPS if chosen.steps is None else chosen.steps,
+            warmup=SCRIPT_WARMUP_STEPS if capture.warmup is None else capture.warmup,
+            options=chosen,
+        )
+        view = _choose_view(is_live=capture.live)
+        _trace_script(spec, request, place, outputs, what_if=what_if, view=view)
 
     if arguments:
         raise InputError(
@@ -311,7 +320,7 @@ def _trace_step(
 
         place.conclude(result, spec, folder, outputs)
 
-    if result.exit_code is not ExitCode.OK and not is_trace:
+    if not is_trace and result.exit_code is not ExitCode.OK:
         raise typer.Exit(result.exit_code)
     if result.is_over_limit:
         raise typer.Exit(ExitCode.OVER_LIMIT)
@@ -333,38 +342,20 @@ def _choose_view(*, is_live: bool) -> ScriptView | None:
 
 def _trace_script(
     spec: TargetSpec,
-    arguments: tuple[str, ...],
-    chosen: CaptureOptions,
-    what_if: WhatIf,
+    request: WatchRequest,
     place: RunPlace,
     outputs: Outputs,
-    capture: TraceOptions,
+    **settings: Any,
 ) -> NoReturn:
     """Run the script, report, and exit with the script's status, or with 2 if nothing was traced."""
     from analyzer.session.target_results import trace_script
 
-    view = _choose_view(is_live=capture.live)
-    check_honoured(spec.text, TargetForm.SCRIPT, chosen)
+    check_honoured(spec.text, TargetForm.SCRIPT, request.options)
     if spec.path.endswith(".py"):
         _check_syntax(spec)
 
-    request = WatchRequest(
-        script=spec.path,
-        is_module=capture.module,
-        folder="",
-        arguments=arguments,
-        steps=SCRIPT_STEPS if chosen.steps is None else chosen.steps,
-        warmup=SCRIPT_WARMUP_STEPS if capture.warmup is None else capture.warmup,
-        options=chosen,
-    )
     with place.folder_for(spec) as folder:
-        end, result = trace_script(
-            request,
-            folder,
-            force=outputs.force,
-            what_if=what_if,
-            view=view,
-        )
+        end, result = trace_script(request, folder, force=outputs.force, **settings)
         if end.fault:
             last = end.fault.strip().splitlines()[-1:]
             _print_lines(

@@ -73,8 +73,9 @@ class Question:
         )
         verb = "needs at least" if is_least else "needs"
         is_below = size.range.high <= limit.range.low
+        has_failed = self.is_own and not self.runs_at_limit
 
-        if size.range.low > limit.range.high:
+        if has_failed or size.range.low > limit.range.high:
             outcome = Outcome.DOES_NOT_FIT
             head = "DOES NOT FIT"
             word = "too much"
@@ -135,16 +136,16 @@ def _find_gap(analysis: Analysis, question: Question | None) -> str:
     if recording.error:
         return "the step did not end"
 
-    if watch is not None and watch.failed is not None:
+    if watch and watch.failed:
         return f"step {watch.failed.step} ran out of memory"
 
-    if watch is not None and watch.whole_run and watch.ended:
+    if watch and watch.whole_run and watch.ended:
         return f"the program ended with {watch.ended}"
 
-    if stated is not None and stated.unsized:
+    if stated and stated.unsized:
         return f"{stated.unsized} tensors have no known size"
 
-    if trust is not None and trust.is_damaged:
+    if trust and trust.is_damaged:
         return "the trace is damaged"
 
     if question is None or question.is_own:

@@ -6,7 +6,9 @@ at either operand of a subtraction, and each of them is run. A cause without suc
 mended by hand.
 """
 
+import math
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -89,25 +91,39 @@ def try_remedies(
 
     gpu = look_up_gpu(before.note.device.name)
     plans = choose_plans(list(plan_remedies(options, before.note)), names, gpu)
+    plans.sort(key=lambda plan: -_guess_saving(plan, before))
     remedies = []
+    begin = time.monotonic()
+
+    accesses = (trial.access, *trial.others)
 
     def run(access: StepAccess, plan: RemedyPlan) -> StepRemedy:
         return _try_plan(replace(trial, access=access), plan, before)
 
     with (
         listening(lambda stage, share: None) as outer,  # captures at the same time
-        closing(run_at_once((trial.access, *trial.others), run, plans)) as found,
+        closing(run_at_once(accesses, run, plans)) as found,
     ):
         for remedy in found:
             remedies.append(remedy)
             trial.keep(remedy)
 
-            stage = f"{len(remedies)} of {len(plans)} changes"
+            left = len(plans) - len(remedies)
+            left_s = (time.monotonic() - begin) / len(remedies) * left
+            minutes = math.ceil(left_s / 60)
+            stage = f"{len(remedies)} of {len(plans)} changes, about {minutes} min left"
             outer(stage, (len(remedies) + 1) / (len(plans) + 1))
 
     remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
 
     return tuple(remedies)
+
+
+def _guess_saving(plan: RemedyPlan, before: StepEstimate) -> float:
+    """Return the likely saving of a remedy in bytes, by the shares of its kind."""
+    activation_bytes = before.requested_bytes - before.fixed_bytes
+    of_activations = plan.of_activations * activation_bytes
+    return of_activations + plan.of_state * before.fixed_bytes
 
 
 def _try_plan(

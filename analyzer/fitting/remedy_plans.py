@@ -240,12 +240,16 @@ _OPTIMIZERS = ("SGD", "Lion", "Adafactor", "RMSprop", "Adagrad")
 # The remedy that recomputes blocks of layers; it needs the order of the layers.
 RECOMPUTING = "recompute-blocks"
 
+_OF_STATE = 0.3
+"""Likely share of the variables that another optimizer saves."""
+
+_OF_ACTIVATIONS = 0.4
+"""Likely share of the activations that recomputed blocks save."""
+
 _LEAST_UNITS = 3  # fewest units of a chain for which blocks are recomputed
 _TYPE_IGNORE = re.compile(r"  # type: ignore\[[\w-]+\]")
 _PASTE_BEGIN = "# --- begin of the pasted code ---"
 _PASTE_END = "# --- up to here ---"
-
-_KERNEL = 3  # axes of a convolution's kernel, at least, or of one of attention
 
 _GLOBAL_POLICIES = frozenset({"float32", "float64", ""})
 
@@ -265,6 +269,8 @@ class RemedyRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     before: str = ""
     model: str = ""
     optimizer_option: str = ""
+    of_activations: float = 0.0
+    of_state: float = 0.0
 
 
 class RemedyPlan(RemedyRow, frozen=True, kw_only=True):
@@ -320,6 +326,7 @@ def plan_remedies(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan
             optimizer=name,
             costs="other hyper-parameters",
             kind="optimizer",
+            of_state=_OF_STATE,
             options=replace(options, optimizer=key),
         )
 
@@ -341,7 +348,6 @@ def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
         "accumulable": batch >= _ACCUMULABLE_BATCH,
         "default-policy": step.dtype_policy in _GLOBAL_POLICIES,
         "float64": step.dtype_policy == "float64",
-        "long-inputs": any(len(one.shape or ()) >= _KERNEL for one in note.variables),
     }
 
     return {name for name, is_true in holds.items() if is_true}
@@ -393,6 +399,7 @@ def _plan_blocks(
         model=f"{read_recomputing_code()}\n\n\n{call}",
         costs="their ops run twice; batch normalization updates twice",
         kind="recomputation",
+        of_activations=_OF_ACTIVATIONS,
         options=replace(options, remedy=f"recompute={ranges}"),
     )
 

@@ -78,7 +78,7 @@ class Result(ReportOutput):
             return self.report.error.exit_code
 
         card = self.recording.simulated_run
-        if card is not None and card.is_unlimited:
+        if card and card.is_unlimited:
             return ExitCode.STEP_OUT_OF_MEMORY
 
         return ExitCode.OK

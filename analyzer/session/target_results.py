@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,9 +217,7 @@ def _run_on_card(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     try:
         return _run_to_end(capture_step, options)
     except StepOutOfMemory:
-        return _run_to_end(
-            capture_step, replace(options, growth=None, is_unlimited=True)
-        )
+        return _run_to_end(capture_step, replace(options, is_unlimited=True))
 
 
 def _run_to_end(capture_step: CaptureStep, options: CaptureOptions) -> Path:
@@ -252,61 +250,45 @@ def trace_target(
     ``force`` replaces an earlier run in ``out``. ``save`` writes the report into it; a temporary folder
     needs none. A StepOutOfMemory says that the system killed the step's process.
     """
+    capture_step = partial(capture, spec, force=force)
+    return _trace(capture_step, options, out, save=save, what_if=what_if)
 
-    def capture_step(options: CaptureOptions, place: Path) -> Path:
-        return capture(spec, options, place, force=force)
 
+def _trace(
+    capture_step: Callable[..., Path],
+    options: CaptureOptions,
+    out: Path | None,
+    *,
+    save: bool = True,
+    what_if: WhatIf = NOTHING_ASKED,
+) -> Result:
+    """Capture a step and explain it; once more, with room for any, if a simulated card was too small.
+
+    Only a step that ends has a need, gradients and all its tensors. The log of the failure stays.
+    ``capture_step`` takes options and the run folder.
+    """
     folder = capture_step(options, out)
     result = open_result(folder, what_if=what_if)
-    result = _trace_whole_step(capture_step, options, result, what_if)
+
+    if options.gpu and result.exit_code is ExitCode.STEP_OUT_OF_MEMORY:
+        failed = result.report.verdict.headline.partition(". ")[2]
+        with_room = replace(
+            options,
+            is_unlimited=True,
+            caution=f"{failed}. The figures are of a run with room for the step.",
+        )
+
+        with make_staging_folder(folder) as staging, suppress(AnalyzerError):
+            _run_to_end(lambda asked, kind: capture_step(asked, staging), with_room)
+            shutil.copyfile(folder / LOG_FILE, staging / LOG_FILE)
+            publish(staging, folder, force=True)
+            result = open_result(folder, what_if=what_if)
 
     if save:
         report_stage("writing the report")
         save_report(result, folder)
 
     return result
-
-
-def _trace_whole_step(
-    capture_step: Callable[[CaptureOptions, Path], Path],
-    options: CaptureOptions,
-    result: Result,
-    what_if: WhatIf = NOTHING_ASKED,
-) -> Result:
-    """Trace a step that a simulated card was too small for again, with room for any step.
-
-    Only a step that ends has a need, gradients and all its tensors. The log of the failure stays in the
-    run folder. Return the given result if the step fits, or fails with room too.
-    """
-    is_too_small = result.exit_code is ExitCode.STEP_OUT_OF_MEMORY and options.gpu
-    folder = result.folder
-
-    if not is_too_small or folder is None:
-        return result
-
-    failed = result.report.verdict.headline.partition(". ")[2]
-    where = result.report.error and result.report.error.where
-    at = f", at {where}" if where else ""
-    with_room = replace(
-        options,
-        growth=None,
-        is_unlimited=True,
-        caution=f"{failed}{at}. The figures are of a run with room for the step.",
-    )
-
-    with make_staging_folder(folder) as staging:
-        try:
-            capture_step(with_room, staging)
-        except AnalyzerError:
-            return result
-
-        if read_run_file(staging / RUN_FILE).error is not None:
-            return result
-
-        shutil.copyfile(folder / LOG_FILE, staging / LOG_FILE)
-        publish(staging, folder, force=True)
-
-    return open_result(folder, what_if=what_if)
 
 
 def trace_script(
@@ -433,15 +415,8 @@ def trace(
         parse_cards(options.gpu)
 
     if not isinstance(target, str | os.PathLike):
-        from analyzer.capture.process.launch import capture_live
-
-        def capture_step(options: CaptureOptions, place: Path | None) -> Path:
-            return capture_live(target, options, place, force=force)
-
-        folder = capture_step(options, _to_path(out))
-        result = _trace_whole_step(capture_step, options, open_result(folder))
-
-        return save_report(result, folder)
+        capture_step = partial(capture_live, target, force=force)
+        return _trace(capture_step, options, _to_path(out))
 
     spec = parse_target(os.fspath(target))
     if not spec.is_trace:

@@ -95,11 +95,13 @@ def test_a_limit_is_tensorflows_own_and_the_end_its_own_message(
     tight = ("--no-jit", "--batch-size", "8", "--limit", "20MiB")
     ran = run(workbench, "trace", "cnn", *tight, code=5)
     assert ran["device"]["memory_limit_bytes"] == 20 << 20
-    assert "RESOURCE_EXHAUSTED" in ran["error"]["message"]
-    assert ran["failure"]["memory_limit_bytes"] == 20 << 20
-    assert ran["fits"] is False
-    answer = "DOES NOT FIT the given limit on Tesla T4. Out of memory: "
-    assert ran["printed"].startswith(answer)
+    assert "RESOURCE_EXHAUSTED" in (ran["folder"] / "capture.log").read_text()
+    assert ran["verdict"]["need_bytes"] > 20 << 20
+    assert ran["printed"].startswith("DOES NOT FIT the given limit on Tesla T4: needs ")
+    assert "MiB of 20.00 MiB in use. The figures are of a run" in str(ran["warnings"])
+    # The step that ran with more room has gradients and an optimizer.
+    assert ran["error"] is None
+    assert ran["categories_at_peak"]["optimizer_state"]
 
 
 @pytest.mark.slow
@@ -109,10 +111,6 @@ def test_a_compiled_step_that_does_not_fit_is_told_what_was_in_use_then(
     """Not what the algorithms held that were tried while it was compiled."""
     ran = run(workbench, "trace", "deep", "--limit", "350MiB", code=5)
     in_use = told_in_use(ran["folder"])
-    assert (
-        ran["failure"]["in_use_bytes"] == in_use < ran["peak_ever"]["allocated_bytes"]
-    )
-    assert 500 << 20 < ran["failure"]["requested_bytes"] < 540 << 20
     said = f"failed with {format_bytes(in_use)} of 350.0 MiB in use"
     assert said in " ".join(ran["printed"].split())
 
@@ -123,10 +121,12 @@ def test_requests_that_xlas_trials_repeat_are_refused_soon_and_named(
     """TensorFlow waits 10 s for each of them, and for the first on a simulated card 1 s."""
     ran = run(workbench, "trace", "broadcast_kernel", "--batch-size", "512", code=5)
     refused = re.search(
-        r"allocate (\d+) bytes; (\d+) requests were refused", ran["error"]["message"]
+        r"allocate (\d+) bytes; (\d+) requests were refused",
+        (ran["folder"] / "capture.log").read_text(),
     )
+    assert refused is not None
     size, count = map(int, refused.groups())
-    assert size == ran["failure"]["requested_bytes"] == 512 * 4096 * 4096 * 4
+    assert size == 512 * 4096 * 4096 * 4
     assert count > 10
     assert "a request for 32.00 GiB failed" in ran["printed"]
 

@@ -6,7 +6,6 @@ A remedy is written ``KIND=VALUE``; several are separated by commas:
     freeze=all-but-last train only the last layer with weights
     lora=8              train low-rank updates of this rank only (``enable_lora`` of Keras' layers)
     quantize=int8       quantize the weights for inference (``quantize`` of Keras' models)
-    inputs=half         give each keras.Input half the length of each axis but the last one
     graph=function      run a custom step in a ``tf.function``
     recompute=a>b|c>d   recompute the layers from ``a`` to ``b`` and from ``c`` to ``d`` as blocks
 """
@@ -15,7 +14,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import keras
 import tensorflow as tf
@@ -40,12 +38,6 @@ _NEED_MODEL = frozenset({"freeze", "lora", "quantize", "recompute"})
 def apply_while_building(remedy: str, text: str) -> Iterator[None]:
     """Apply a remedy to the code in the block, which builds a model or a step with its optimizer."""
     parts = _split(remedy)
-    if "inputs" in parts:
-        with patch.object(keras.layers.InputLayer, "__init__", _init_half):
-            yield
-
-        return
-
     if "accumulate" not in parts:
         yield
         return
@@ -57,18 +49,6 @@ def apply_while_building(remedy: str, text: str) -> Iterator[None]:
         raise TargetError(
             f"{text} creates no Keras 3 optimizer; only these accumulate gradients."
         )
-
-
-_INIT = keras.layers.InputLayer.__init__
-
-
-def _init_half(layer: Any, *args: Any, **kwargs: Any) -> None:
-    """Create an input with half the length of each axis but the last one."""
-    *axes, last = kwargs.get("shape") or [None]
-    if axes and None not in axes:
-        kwargs["shape"] = (*(length // 2 for length in axes), last)
-
-    _INIT(layer, *args, **kwargs)
 
 
 def change_step(function: Any, remedy: str, text: str) -> Any:

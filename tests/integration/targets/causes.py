@@ -237,15 +237,19 @@ def built(optimizer, loss, *layers):
     return model
 
 
-def volumes():
+def volumes(length=100):
     """Return a model of one volume."""
     return built(
         "sgd",
         "mse",
-        keras.Input((100, 100, 100, 1), 1),
+        keras.Input((length, length, length, 1), 1),
         keras.layers.Conv3D(4, 3, padding="same"),
         keras.layers.Conv3D(1, 1),
     )
+
+
+def half_volumes():
+    return volumes(50)
 
 
 def table(optimizer="adagrad"):

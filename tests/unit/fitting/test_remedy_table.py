@@ -11,6 +11,7 @@ from analyzer.fitting.remedies import RemedyTrial, try_remedies
 from analyzer.fitting.remedy_plans import choose_plans, parse_remedies, plan_remedies
 from analyzer.fitting.step_access import StepAccess, StepEstimate
 from analyzer.model.contract.child_messages import CaptureOptions
+from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.tracing.parse.run_folder import RunNote
 
@@ -39,23 +40,44 @@ def make_estimate(size_bytes: int) -> StepEstimate:
     )
 
 
-def test_the_largest_saving_is_shown_first(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Estimate from ``SAVES`` instead of a capture; return their names."""
+    names: list[str] = []
+
     def estimate(
         access: StepAccess, options: CaptureOptions, name: str
     ) -> StepEstimate:
-        saved = SAVES.get(name.removeprefix("remedy-"), 0)
-        return make_estimate((40 - saved) * MIB)
+        name = name.removeprefix("remedy-")
+        if name == "unchanged":
+            return make_estimate(40 * MIB)
+        names.append(name)
+        return make_estimate((40 - SAVES.get(name, 0)) * MIB)
 
     monkeypatch.setattr(remedies, "estimate_step", estimate)
+    return names
+
+
+def try_with(*names: str) -> tuple[StepRemedy, ...]:
     access = StepAccess(
         name="step", folder=Path(), capture=lambda options, folder: folder
     )
-    found = try_remedies(RemedyTrial(access, OPTIONS, None), ())
+    trial = RemedyTrial(access, OPTIONS, None)
+    return try_remedies(trial, names)
+
+
+def test_the_likely_largest_saving_is_tried_and_the_largest_shown_first(
+    captured: list[str],
+) -> None:
+    found = try_with()
     assert found[0].id == "accumulate-4"
     # the step runs op by op when XLA cannot compile it
     assert "XLA" in found[-1].failed
     savings = [remedy.saves_bytes or 0 for remedy in found]
     assert savings == sorted(savings, reverse=True)
+    # the step has activations only
+    assert captured[0] == "accumulate-4"
+    assert captured.index("half-batch") < captured.index("optimizer-sgd")
 
 
 @pytest.mark.parametrize(
