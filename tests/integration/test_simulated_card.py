@@ -120,14 +120,8 @@ def test_requests_that_xlas_trials_repeat_are_refused_soon_and_named(
 ) -> None:
     """TensorFlow waits 10 s for each of them, and for the first on a simulated card 1 s."""
     ran = run(workbench, "trace", "broadcast_kernel", "--batch-size", "512", code=5)
-    refused = re.search(
-        r"allocate (\d+) bytes; (\d+) requests were refused",
-        (ran["folder"] / "capture.log").read_text(),
-    )
-    assert refused is not None
-    size, count = map(int, refused.groups())
-    assert size == 512 * 4096 * 4096 * 4
-    assert count > 10
+    log = (ran["folder"] / "capture.log").read_text("utf-8", "replace")
+    assert log.count("trying to allocate 32.00GiB") > 10
     assert "a request for 32.00 GiB failed" in ran["printed"]
 
 
