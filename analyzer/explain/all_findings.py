@@ -58,11 +58,7 @@ _CAUSES = (
     "data-stage",
 )
 
-# Findings that other changes come before. TensorFlow skips an algorithm whose workspace finds no room
-# (``DnnScratchAllocator`` in ``conv_ops_gpu.h``); smaller images change what the model sees.
-_BEHIND = ("workspace", "image-tensors")
-
-_AHEAD = 1.5  # severities by which ``_CAUSES`` come forward, and ``_BEHIND`` go back
+_AHEAD = 1.5  # severities by which ``_CAUSES`` come forward
 
 # Findings from the table of allocations; of a step or a program.
 _OF_A_STEP = (
@@ -120,7 +116,9 @@ def collect(analysis: Analysis) -> Analysis:
 
     def rank(one: Finding) -> tuple[bool, bool, float, bool, int]:
         is_cause = one.id in _CAUSES
-        forward = is_cause - (one.id in _BEHIND)
+        # TensorFlow skips an algorithm whose workspace finds no room (``DnnScratchAllocator`` in
+        # ``conv_ops_gpu.h``), so other changes come first.
+        forward = is_cause - (one.id == "workspace")
         severity = order.index(one.severity) - _AHEAD * forward
         is_growth = one.id in _ALWAYS or one.saves_bytes is None
         is_general = one not in of_program or not is_growth
