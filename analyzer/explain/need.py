@@ -238,11 +238,12 @@ def with_replay(
     if runs:
         low -= max(pool.range.low - limit.bytes, 0) if is_measured else 0
     else:
-        high += max(limit.bytes + 1 - pool.range.high, 0)
+        least = limit.bytes + 1
+        high += max(least - pool.range.high, 0)
 
-    if not runs and (is_measured or is_own):  # a prediction may be too high
-        low += max(limit.bytes + 1 - pool.range.low, 0)
-        size += max(limit.bytes + 1 - pool.bytes, 0)
+        if is_measured or is_own:  # a prediction may be too high
+            low += max(least - pool.range.low, 0)
+            size = max(size, size + least - pool.bytes, low)
 
     return replace(need, allocator=BoundedBytes.around(size, max(low, 0), high))
 

@@ -73,9 +73,8 @@ class Question:
         )
         verb = "needs at least" if is_least else "needs"
         is_below = size.range.high <= limit.range.low
-        has_failed = self.is_own and not self.runs_at_limit
 
-        if has_failed or size.range.low > limit.range.high:
+        if size.range.low > limit.range.high:
             outcome = Outcome.DOES_NOT_FIT
             head = "DOES NOT FIT"
             word = "too much"

@@ -79,7 +79,7 @@ def repeat_command(report: ReportFile, command: str, *options: str) -> str:
     gpu = look_up_gpu(verdict.card) if verdict.card else None
     card = "" if gpu is None else gpu.id
 
-    if simulated is not None and simulated.cards:
+    if simulated and simulated.cards:
         card = simulated.cards[0]
 
     needs_run = step.eager or step.jit  # so that an estimate needs a card
@@ -152,7 +152,7 @@ def _find_other_action(report: ReportFile) -> str:
             "whole need and what reduces it."
         )
 
-    if program is not None and program.ended:
+    if program and program.ended:
         if report.kind is Kind.SIMULATED_CARD:
             return (
                 "Check that it runs without analyze. If it needs computed values, trace it "
@@ -161,7 +161,7 @@ def _find_other_action(report: ReportFile) -> str:
         if program.whole_run:
             return "Mend that error, and trace the program again."
 
-    if program is not None and program.whole_run:
+    if program and program.whole_run:
         return "Let the program run more steps: changes are found in a steady step."
 
     limit = format_bytes(_limit_of(report))

@@ -88,7 +88,7 @@ def verdict_line(report: ReportFile) -> str:
         return report.verdict.headline
 
     program = report.program
-    if program is not None and program.whole_run and program.ended:
+    if program and program.whole_run and program.ended:
         return f"The program ended with {program.ended}, and no step was found."
 
     growth, is_known = _describe_growth(report)
@@ -96,7 +96,7 @@ def verdict_line(report: ReportFile) -> str:
         return growth
 
     start = ""
-    if program is not None and program.whole_run:
+    if program and program.whole_run:
         start = "No step was found. "
 
     return start + _largest_categories(report)
@@ -221,7 +221,7 @@ def _highest_place(report: ReportFile) -> str:
     ever = report.peak_ever
     need = report.verdict.need
 
-    if need is not None and need.largest_phase is LifePhase.BEFORE_TRACE:
+    if need and need.largest_phase is LifePhase.BEFORE_TRACE:
         outside = _phase_words(report, need.largest_phase)
         return f", reached {outside}" if _is_own_peak(need) else ""
 
@@ -234,7 +234,7 @@ def _highest_place(report: ReportFile) -> str:
     if by:
         end = f". {trials.capitalize()} reach it, and are skipped if they do not fit"
 
-    if by and need is not None and need.without_trials_bytes is not None:
+    if by and need and need.without_trials_bytes is not None:
         beside_bytes = need.beside_pool.bytes if need.beside_pool else 0
         least = format_bytes(need.without_trials_bytes + beside_bytes)
         end += f"; without them it needs {least}"
@@ -354,7 +354,7 @@ def list_details(report: ReportFile) -> Iterator[str]:
         yield from _program_details(report.program)
 
     stated = report.uncertainty
-    if stated is not None and stated.low_bytes is not None:
+    if stated and stated.low_bytes is not None:
         yield _range_words(stated, report.verdict.need)
 
 
@@ -423,7 +423,7 @@ def _range_words(stated: StatedRange, need: Need | None) -> str:
 def list_reasons(report: ReportFile) -> Iterator[str]:
     """Yield sources and assumptions: of the card, the range, a simulated card; then notes."""
     need = report.verdict.need
-    if need is not None and need.beside_pool is not None:
+    if need and need.beside_pool is not None:
         yield (
             f"Context, cuBLAS, cuDNN and loaded kernels take about {need.beside_pool} "
             "beside the pool, from public reports, not measured."

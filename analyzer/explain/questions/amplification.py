@@ -246,7 +246,7 @@ class Tensors:
         The bytes are 0 if they are unknown.
         """
         spec = self.graph.spec(tensor)
-        if spec is not None and spec.size_bytes:
+        if spec and spec.size_bytes:
             return spec.shape_text, spec.size_bytes
 
         return self.allocated.get(tensor, ("", 0))
@@ -289,7 +289,7 @@ class Tensors:
 
         for op in names:
             known = self.graph.ops.get(op)
-            if known is not None and known.source:
+            if known and known.source:
                 return known.source
 
         return str(row["source"])
@@ -437,7 +437,7 @@ def find_amplified(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
         sizes.add(size)
         finding = finding or _find_flow(analysis, row, tensors)
-        if finding is not None and finding.evidence not in seen:
+        if finding and finding.evidence not in seen:
             seen.append(finding.evidence)  # a gradient has those of its tensor
             reported |= {shape, *tensors.graph.inputs_of(row["op"])}
             reported |= tensors.flow_around(row["tensor"])[0]

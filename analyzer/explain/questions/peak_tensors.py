@@ -130,20 +130,13 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     saves = saved_without(analysis, freed, both["born"], both["dies"])
     is_stated = analysis.recording.step_config.batch_size is not None
     guess = "" if is_stated else f", if it is {batch:,}"
-    detail = "Variables and their gradients keep their size."
-
-    if (both.loc[freed > 0, "category"] == Category.WORKSPACE).any():
-        detail += (
-            " Workspaces count as half, but cuDNN may take another algorithm for a "
-            "smaller batch."
-        )
-
     yield Finding(
         id="batch-tensors",
         severity=analysis.rate(saves),
         title=f"{format_bytes(growing)} of tensors grow with the batch size{guess} "
         f"({growing / analysis.peak.requested_bytes:.0%} of the peak)",
-        detail=detail,
+        detail="Variables and their gradients keep their size. Workspaces count as half, but "
+        "cuDNN may take another algorithm for a smaller batch.",
         saves_bytes=saves,
     )
 
@@ -163,7 +156,7 @@ def find_batch(analysis: Analysis) -> int:
     """
     stated = analysis.recording.step_config.batch_size
     watch = analysis.recording.watch
-    if stated is not None or (watch is not None and watch.whole_run):
+    if stated is not None or (watch and watch.whole_run):
         return stated or 0
 
     alive = analysis.alive
@@ -240,8 +233,7 @@ def find_image_tensors(analysis: Analysis) -> Iterator[Finding]:
         "image-tensors",
         "Tensors that grow with the size of the images",
         "Images with half as many pixels, or patches of them, leave half of these tensors: "
-        "0.7 of height and width, or 0.8 of each axis of a volume. Images below 100 "
-        "pixels are left as they are.",
+        "0.7 of height and width, or 0.8 of each axis of a volume.",
         images,
         saves=saved_without_rows(analysis, images, 0.5),
     )
@@ -525,7 +517,7 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
 
     if state <= least or optimizer in _ONE_SLOT:
         return
-    if watch is not None and watch.whole_run and watch.ended:
+    if watch and watch.whole_run and watch.ended:
         return  # the program failed while it made the state
 
     yield report_share(

@@ -26,7 +26,7 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     tried = set(rows.loc[rows["role"].isin(TRIAL_ROLES), "step"].dropna())
     steps = [step for step in analysis.full_steps if step.index not in tried]
 
-    has_several_models = watch is not None and watch.step_objects > 1
+    has_several_models = watch and watch.step_objects > 1
 
     if len(steps) < _SIZES or has_several_models:
         return

@@ -66,6 +66,9 @@ HANDLE = "VarHandleOp"
 # Name that the allocator gets for a copy between devices (``rendezvous_mgr.cc``).
 RECEIVED = "SameWorkerRecvDone"
 
+# Names of the ops that Grappler fuses a convolution into (``remapper.cc``).
+FUSED_INTO = ("Relu", "Relu6", "Elu", "LeakyRelu", "BiasAdd", "Sigmoid", "Tanh")
+
 # Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
 # ``GenerateUniqueName``).
 FOLDED = "__cf__"

@@ -16,6 +16,7 @@ from analyzer.model.graph.graph_index import (
     is_in_gradient_scope,
     remove_rewrite,
 )
+from analyzer.model.recording.attribution import FUSED_INTO
 
 # Name scope of Keras' optimizers.
 _OPTIMIZER = re.compile(
@@ -58,17 +59,28 @@ def find_gradient_kernel(name: str) -> str:
     return found[1] if found is not None else ""
 
 
-def make_type_finder(annotated: Mapping[str, str]) -> Callable[[str], str]:
+def make_type_finder(
+    annotated: Mapping[str, str],
+    guarded: Iterable[str],
+) -> Callable[[str], str]:
     """Return a function from an op's name to its type; empty if unknown.
 
-    The type is in the annotation of a kernel, or else the name's last part.
+    The type is in the annotation of a kernel, or else the name's last part. Only convolutions request
+    ``guarded`` buffers (``RedzoneAllocator``).
     """
+    known = {}
+
+    for name in guarded:
+        is_fused = name.rpartition("/")[2] in FUSED_INTO
+        known[name] = "_FusedConv2D" if is_fused else "Conv2D"
+
+    known.update(annotated)
 
     @cache
     def find_type(name: str) -> str:
         plain = name.partition("#")[0]
-        if plain in annotated:
-            return annotated[plain]
+        if plain in known:
+            return known[plain]
 
         if LAYOUT in plain and "Transpose" in plain:
             return "Transpose"

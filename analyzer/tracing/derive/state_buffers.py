@@ -147,7 +147,7 @@ def _find_updated(
 
     for tensor in find_gradients(structure).values():
         spec = structure.spec(tensor)
-        if spec is not None and spec.size_bytes:
+        if spec and spec.size_bytes:
             layer = structure.layers.get(split_tensor(tensor)[0], "")
             name = f"{layer or tensor} {spec.shape_text}"
             found.append((name, spec.size_bytes, layer, spec.dtype, spec.shape_text))
@@ -194,7 +194,7 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
 
     for tensor in structure.gradients:
         spec = structure.spec(tensor)
-        if spec is not None and spec.dtype == "float32":
+        if spec and spec.dtype == "float32":
             wide.add((structure.layers.get(split_tensor(tensor)[0]), spec.shape))
 
     for tensor in sorted(structure.gradients):

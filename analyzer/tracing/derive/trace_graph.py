@@ -30,12 +30,14 @@ from analyzer.model.graph.graph_index import (
 from analyzer.model.recording.attribution import FOLDED, RECEIVED
 from analyzer.model.recording.records import (
     AUTOTUNING,
+    HOST_ALLOCATORS,
     Instants,
     Step,
     TextNumbers,
 )
 from analyzer.tracing.derive.op_names import (
     CALLS,
+    GUARDS_BYTES,
     LAYOUT,
     find_forward_op,
     find_gradient_kernel,
@@ -274,7 +276,7 @@ class _Building:
         self._find_frees(sequence, threads, times)
 
         self.renamed = {row: names[row] for row in self._size if "#" in names[row]}
-        self._find_type = make_type_finder(raw.op_types)
+        self._find_type = make_type_finder(raw.op_types, self._list_guarded())
 
         self.outputs: dict[str, list[TensorSpec]] = {}
         self.inputs: dict[str, list[str]] = {}
@@ -305,6 +307,18 @@ class _Building:
         self._freers: dict[int, str] = {}
         if has_freers.any():
             self._freers = dict(zip(rows, freers[instants], strict=True))
+
+    def _list_guarded(self) -> list[str]:
+        """Return the ops that free a large buffer themselves: workspaces, and guards around them.
+
+        Other ops free the results of MLIR's kernels, which are requested in the same way.
+        """
+        is_large = self._table["requested_bytes"] >= GUARDS_BYTES
+        is_on_host = self._table["allocator"].isin(HOST_ALLOCATORS)
+        is_raw = (self._table["region"] == "") & is_large & ~is_on_host
+        rows = self._rows[is_raw.to_numpy()].tolist()
+
+        return [str(self._names[row]) for row in rows if self._is_scratch(row)]
 
     def connect(self) -> None:
         """Find the tensors of the buffers, and the edges from frees and copies."""

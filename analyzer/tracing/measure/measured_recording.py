@@ -449,7 +449,7 @@ def _device(
     limit_bytes = find_limit(events, allocator)
     simulated_card = note.simulated_card
 
-    if simulated_card is not None and simulated_card.is_unlimited:
+    if simulated_card and simulated_card.is_unlimited:
         card_limit = memory_limit(find_gpu(simulated_card.cards[0])).bytes
         limit_bytes = simulated_card.memory_limit_bytes or card_limit
     elif simulated_card is not None and limit_bytes is not None:
@@ -482,7 +482,7 @@ def _find_warnings(
     warnings = [note.caution] if note.caution else []
     watch = note.watch
 
-    if watch is not None and watch.is_cut and watch.whole_run:
+    if watch and watch.is_cut and watch.whole_run:
         warnings.append(
             "The trace ends before the program does; its part counts as the step."
         )
