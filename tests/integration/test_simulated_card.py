@@ -97,6 +97,7 @@ def test_a_limit_is_tensorflows_own_and_the_end_its_own_message(
     assert ran["device"]["memory_limit_bytes"] == 20 << 20
     assert "RESOURCE_EXHAUSTED" in (ran["folder"] / "capture.log").read_text()
     assert ran["verdict"]["need_bytes"] > 20 << 20
+    assert ran["fits"] is False
     assert ran["printed"].startswith("DOES NOT FIT the given limit on Tesla T4: needs ")
     assert "MiB of 20.00 MiB in use. The figures are of a run" in str(ran["warnings"])
     # The step that ran with more room has gradients and an optimizer.
