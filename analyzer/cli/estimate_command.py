@@ -132,6 +132,7 @@ def estimate(
                 )
 
         if names is not None or capture.prove:
+            print_news(result.report.verdict.headline, is_quiet=outputs.quiet)
             result = _add_remedies(
                 result,
                 spec,
@@ -194,9 +195,8 @@ def _add_remedies(
                 keep=keep,
             )
     except (KeyboardInterrupt, Terminated):
-        if known:
-            known.sort(key=lambda one: -(one.saves_bytes or 0))
-            place.conclude(save_remedies(result, known, folder), spec, folder, outputs)
+        known.sort(key=lambda one: -(one.saves_bytes or 0))
+        place.conclude(save_remedies(result, known, folder), spec, folder, outputs)
 
         raise
 

@@ -98,7 +98,9 @@ def test_a_step_that_does_not_fit_has_a_need(
 def test_a_step_from_python_is_tried_in_a_function(bench: Workbench) -> None:
     options = ("--gpu", "t4", "--inter-op-threads", "1")
     target = "steps_on_cards.py:from_python"
-    said = bench.run("estimate", target, *options, "--what-if", "tf-function").document
+    ran = bench.run("estimate", target, *options, "--what-if", "tf-function")
+    said = ran.document
+    assert ran.ended.err.startswith(said["verdict"]["headline"])  # before any change
     [found] = [one for one in said["findings"] if one["id"] == "from-python"]
     [remedy] = said["remedies"]
     graph = bench.run("estimate", "steps_on_cards.py:in_graph", *options).document
