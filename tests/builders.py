@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 from unittest.mock import patch
 
+import numpy as np
 import pandas as pd
 
 import analyzer
@@ -38,6 +39,17 @@ def sample_folder(name: str) -> Path:
 def opened_sample(name: str) -> analyzer.Result:
     """Return the result of a sample, opened once for all tests of a worker, which leave it as it is."""
     return analyzer.open_trace(sample_folder(name))
+
+
+def check_bytes_in_use(result: analyzer.Result) -> pd.DataFrame:
+    """Compare bytes in use with TensorFlow's at every event of the allocator; return these events."""
+    recording = result.recording
+    own = recording.events[recording.events["allocator"] == recording.allocator]
+    ours = result.analysis.line.allocated[1:][own.index.to_numpy()]
+    assert np.array_equal(ours, own["in_use_bytes"].to_numpy())
+    highest = np.maximum.accumulate(ours)
+    assert np.array_equal(highest, own["peak_in_use_bytes"].to_numpy())
+    return own
 
 
 def with_recording(analysis: Analysis, **fields: Any) -> Analysis:

@@ -308,10 +308,4 @@ def _headline_without_limit(analysis: Analysis) -> str:
         allocated = format_bytes(analysis.peak.allocated_bytes)
         return f"The step did not finish. Peak {allocated} allocated until then"
 
-    wanted = failure.requested_bytes
-    request = "a request" + (f" for {format_bytes(wanted)}" if wanted else "")
-    in_use, limit = map(
-        format_bytes, (failure.in_use_bytes, failure.memory_limit_bytes)
-    )
-
-    return f"Out of memory: {request} failed with {in_use} of {limit} in use"
+    return failure.describe()

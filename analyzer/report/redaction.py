@@ -68,7 +68,7 @@ def redact_result(result: Result) -> Result:
 
     analysis = collect(redacted)
 
-    return Result.of(analysis, build_document(analysis), None)
+    return Result(lambda: analysis, build_document(analysis))
 
 
 def _make_renamer(op_types: set[str]) -> Callable[[str], str]:

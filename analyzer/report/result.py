@@ -36,11 +36,6 @@ class Result(ReportOutput):
     report: ReportFile = field(repr=False)
     folder: Path | None = None
 
-    @classmethod
-    def of(cls, analysis: Analysis, report: ReportFile, folder: Path | None) -> Result:
-        """Return the result of a finished analysis."""
-        return cls(lambda: analysis, report, folder)
-
     @cached_property
     def analysis(self) -> Analysis:
         """The recording with its peak."""
@@ -77,8 +72,8 @@ class Result(ReportOutput):
         if self.report.error is not None:
             return self.report.error.exit_code
 
-        card = self.recording.simulated_run
-        if card and card.is_unlimited:
+        # a run with room for any step follows one that the card was too small for
+        if self.report.simulated_card and self.report.fits is False:
             return ExitCode.STEP_OUT_OF_MEMORY
 
         return ExitCode.OK

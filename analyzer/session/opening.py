@@ -84,7 +84,7 @@ def open_result(
         message = f"Predicted again: {reason}; {REPORT_JSON} in the folder may differ."
         report = replace_fields(report, notes=(message, *report.notes))
 
-    return Result.of(analysis, report, path if path.is_dir() else None)
+    return Result(lambda: analysis, report, path if path.is_dir() else None)
 
 
 def is_estimate(path: Path) -> bool:

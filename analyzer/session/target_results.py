@@ -58,7 +58,6 @@ from analyzer.model.contract.report_file import (
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import (
     AnalyzerError,
-    ExitCode,
     FailureKind,
     InputError,
     StepOutOfMemory,
@@ -270,12 +269,13 @@ def _trace(
     folder = capture_step(options, out)
     result = open_result(folder, what_if=what_if)
 
-    if options.gpu and result.exit_code is ExitCode.STEP_OUT_OF_MEMORY:
-        failed = result.report.verdict.headline.partition(". ")[2]
+    failure = result.report.failure
+
+    if options.gpu and failure is not None:
         with_room = replace(
             options,
             is_unlimited=True,
-            caution=f"{failed}. The figures are of a run with room for the step.",
+            caution=f"{failure.describe()}. The figures are of a run with room for the step.",
         )
 
         with make_staging_folder(folder) as staging, suppress(AnalyzerError):

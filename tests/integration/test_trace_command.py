@@ -10,9 +10,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from builders import COMMAND, analyze, analyze_in_child, listing
+from builders import (
+    COMMAND,
+    analyze,
+    analyze_in_child,
+    check_bytes_in_use,
+    listing,
+)
 from workbench import TARGETS, Workbench
 
 import analyzer
@@ -37,18 +42,13 @@ def trace(workbench: Workbench, target: str, *options: str) -> analyzer.Result:
 
 
 def assert_books_balance(result: analyzer.Result) -> None:
-    recording, line, document = result.recording, result.analysis.line, result.document
-    own = recording.events[recording.events["allocator"] == recording.allocator]
-    ours = line.allocated[1:][own.index.to_numpy()]
-    assert np.array_equal(ours, own["in_use_bytes"].to_numpy())
-    assert np.array_equal(
-        np.maximum.accumulate(ours), own["peak_in_use_bytes"].to_numpy()
-    )
+    check_bytes_in_use(result)
+    document = result.document
     total = document["peak"]["requested_bytes"]
     assert sum(document["categories_at_peak"].values()) == total
     # A peak of a few KiB is mostly scalars; a kibibyte of them has no name at times.
     assert document["categories_at_peak"]["unattributed"] <= max(0.01 * total, 1024)
-    assert len(recording.steps) == 3
+    assert len(result.recording.steps) == 3
 
 
 def assert_is_the_network(result: analyzer.Result) -> None:

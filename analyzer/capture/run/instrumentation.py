@@ -56,7 +56,7 @@ class Observations:
         self.scopes: dict[str, tuple[str, str]] = {}
 
         # Index of a marker in the trace -> addresses of the gradients at that time.
-        self.eager_gradients: dict[int, list[int]] = {}
+        self.eager_gradients: dict[int, tuple[int, ...]] = {}
 
         # Whether the step runs eagerly under a trace, which then gets markers.
         self.eager = False
@@ -130,7 +130,7 @@ class Observations:
 
         found = [address for address in addresses if address is not None]
         if found and self.eager:
-            self.eager_gradients[self._marks] = found
+            self.eager_gradients[self._marks] = tuple(found)
             with tf.profiler.experimental.Trace(
                 f"{MARKER_PREFIX}gradients",
                 index=self._marks,

@@ -132,6 +132,11 @@ def run_steps(
             then(state)
             state.function = None
 
+    return _describe(state, partitions, dump)
+
+
+def _describe(state: Capturing, partitions: list[Any], dump: Path | None) -> Captured:
+    """Return the result of a run, with the graphs of the functions that ran."""
     report_stage("reading the graph")
 
     with pause_collector():
@@ -142,7 +147,7 @@ def run_steps(
             others=list_ran_graphs((one, ()) for one in others),
         )
         if dump is not None and state.function is not None:
-            add_compiled_functions(captured, state.function, dump, observed)
+            add_compiled_functions(captured, state.function, dump, state.observed)
 
     return captured
 

@@ -3,7 +3,7 @@
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import shorten
@@ -141,27 +141,20 @@ def describe_capture(
 
     variables.refresh()
     every, gradients = _mark_ops(observed, function, ops or (), further)
-    marks = observed.eager_gradients.items()
     run = RunFile(
         step=_describe_step(program, observed, is_eager=function is None),
         device=_describe_device(),
         threads=note_threads(),
         steps_wanted=capturing.wanted,
         steps_done=capturing.done,
-        notes=(
-            *private.list_newer_versions(),
-            *program.messages,
-            *note_compiled_functions(program, function),
-            *_note_computed(capturing.computed, sources),
-            *_check_accumulation(program, capturing.done or capturing.wanted),
-        ),
+        notes=tuple(_list_notes(capturing, sources)),
         variables=variables.rows(observed.trained),
         snapshots=tuple(map(tuple, variables.snapshots)),
         inputs=_describe_inputs(program, function, capturing.inputs),
         outputs=tuple(map(get_shape, _find_outputs(program, capturing.result))),
         gradients=frozenset(gradients),
         functions=tuple(one.prefix for one in further),
-        eager_gradients={mark: tuple(addresses) for mark, addresses in marks},
+        eager_gradients=dict(observed.eager_gradients),
         scopes=observed.scopes,
         source_lines=observed.find_only_lines(),
         function="" if function is None else decode_name(function.name),
@@ -177,6 +170,15 @@ def describe_capture(
     )
 
     return Captured(run, every)
+
+
+def _list_notes(capturing: Capturing, sources: Mapping[str, str]) -> Iterator[str]:
+    program = capturing.program
+    yield from private.list_newer_versions()
+    yield from program.messages
+    yield from note_compiled_functions(program, capturing.function)
+    yield from _note_computed(capturing.computed, sources)
+    yield from _check_accumulation(program, capturing.done or capturing.wanted)
 
 
 def _mark_ops(

@@ -5,7 +5,6 @@ The child is in this process' group, so the terminal's Ctrl-C and Ctrl-Z reach i
 system kills the script. If a signal ends the script, its descendants are also ended.
 """
 
-import json
 import math
 import secrets
 import shutil
@@ -266,8 +265,7 @@ def write_fault(folder: Path) -> None:
 
 def write_untraced(folder: Path, note: WatchNote) -> None:
     """Write the note of a program without a traced step."""
-    text = json.dumps(msgspec.to_builtins(note, str_keys=True))
-    (folder / _UNTRACED_FILE).write_text(text, "utf-8")
+    write_message(folder / _UNTRACED_FILE, note)
 
 
 def read_untraced(folder: Path) -> WatchNote | None:

@@ -45,19 +45,15 @@ def pack(content: bytes, level: int = 6) -> bytes:
 def unpack(content: bytes) -> bytes:
     """Return the content of a gzip file, or raise a ValueError; see ``_MOST_RATIO``."""
     unpacked = BytesIO()
+    packed = BytesIO(content)
     limit = min(FREE_BYTES + _MOST_RATIO * len(content), _MOST_BYTES)
-    unpack_into(unpacked, BytesIO(content), limit)
+
+    for piece in unpack_pieces(packed, packed.read(_PIECE_BYTES)):
+        unpacked.write(piece)
+        if unpacked.tell() > limit:
+            raise ValueError(f"it unpacks to more than {limit >> 20} MiB")
 
     return unpacked.getvalue()
-
-
-def unpack_into(unpacked: IO[bytes], packed: IO[bytes], limit: int) -> None:
-    """Write the content of a gzip stream, or raise a ValueError for more than ``limit`` bytes."""
-    room = limit
-    for piece in unpack_pieces(packed, packed.read(_PIECE_BYTES)):
-        room -= unpacked.write(piece)
-        if room < 0:
-            raise ValueError(f"it unpacks to more than {limit >> 20} MiB")
 
 
 def unpack_pieces(packed: IO[bytes], rest: bytes) -> Iterator[bytes]:

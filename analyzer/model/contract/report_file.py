@@ -46,7 +46,7 @@ from analyzer.model.contract.run_note import (
     WatchNote,
 )
 from analyzer.model.errors import AnalyzerError
-from analyzer.model.units import BoundedBytes
+from analyzer.model.units import BoundedBytes, format_bytes
 
 TotalOrNone = Total | None  # None if unknown
 Texts = tuple[Text, ...]
@@ -350,6 +350,18 @@ class UnservedRequest(ReportRecord, frozen=True, kw_only=True):
     in_use_bytes: Total
     memory_limit_bytes: TotalOrNone
     free_bytes: TotalOrNone
+
+    def describe(self) -> str:
+        """Return the failure in one line."""
+        request = "a request"
+        if self.requested_bytes is not None:
+            request += f" for {format_bytes(self.requested_bytes)}"
+
+        in_use = format_bytes(self.in_use_bytes)
+        if self.memory_limit_bytes is not None:
+            in_use += f" of {format_bytes(self.memory_limit_bytes)}"
+
+        return f"Out of memory: {request} failed with {in_use} in use"
 
 
 class Kind(Choice):

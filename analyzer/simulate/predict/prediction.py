@@ -22,7 +22,6 @@ from analyzer.model.recording.records import Step, running_sum
 from analyzer.model.units import Range, list_first
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import (
-    Sequence,
     find_shared_limits,
     from_allocations,
     replay_whole,
@@ -352,7 +351,10 @@ def predict(
     allocated = []
 
     for schedule, sequence in zip(schedules, sequences, strict=True):
-        allocated.append(measure_allocated(schedule, sequence, options))
+        result = replay_whole(sequence, options)
+        first = int(np.searchsorted(sequence.instant, schedule.steps[-1].first))
+        of_last_step = result.in_use_bytes[max(first - 1, 0) :]
+        allocated.append(int(of_last_step.max()))
 
     return Prediction(
         prepared=prepared,
@@ -364,15 +366,3 @@ def predict(
         ),
         limits=find_shared_limits(sequences[::-1], options) if search else None,
     )
-
-
-def measure_allocated(
-    schedule: Schedule,
-    sequence: Sequence,
-    options: BfcOptions,
-) -> int:
-    """Return the highest bytes of chunks in the last step."""
-    result = replay_whole(sequence, options)
-    first = int(np.searchsorted(sequence.instant, schedule.steps[-1].first))
-
-    return int(result.in_use_bytes[max(first - 1, 0) :].max())

@@ -51,7 +51,7 @@ def test_hosts_in_one_report(tmp_path: Path) -> None:
     broken.unlink()
     broken.write_bytes(content[: len(content) // 2])
     # WHEN it is opened
-    result = open_hosts(folder)
+    result = open_trace(folder)
     hosts = result.report.hosts
     # THEN each host's figure is the one that its own report has, and the damaged one is named
     assert [row.host for row in hosts if row.failed] == ["host002"]
@@ -65,6 +65,10 @@ def test_hosts_in_one_report(tmp_path: Path) -> None:
     assert hosts[0].allocated_bytes == result.report.peak.allocated_bytes
     assert "host002" in json.dumps(result.document)
     assert to_terminal(report_document(result.report)) is not None
+    # AND the command has the same
+    out = tmp_path / "out.json"
+    assert analyze("trace", folder, "--json", out, "--quiet").code == 0
+    assert json.loads(out.read_text())["hosts"] == result.document["hosts"]
 
 
 def test_no_host_that_reads(tmp_path: Path) -> None:
@@ -85,21 +89,20 @@ def test_the_device_with_the_most_memory_comes_first(tmp_path: Path) -> None:
     assert [row.host for row in rows] == ["h1", "h2", "h0"]
 
 
-def test_processes_give_the_same(tmp_path: Path) -> None:
-    asked = [(str(file), "") for file in find_traces(logdir(tmp_path, 2))]
+def test_processes_and_dask_give_the_same_and_a_death_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    folder = logdir(tmp_path, 2)
+    asked = [(str(file), "") for file in find_traces(folder)]
     alone = dict(run_all(read_host, asked))
     assert dict(run_all(read_host, asked, workers=2)) == alone
 
-
-def test_dask_gives_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
-    folder = logdir(tmp_path, 2)
     distributed = pytest.importorskip("distributed")
-    asked = [(str(file), "") for file in find_traces(folder)]
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True
     ) as cluster:
         found = run_all(die_once, asked, cluster.scheduler_address)
-        assert dict(found) == dict(run_all(read_host, asked))
+        assert dict(found) == alone
         assert (folder / "died").exists()
 
 
@@ -113,12 +116,3 @@ def test_no_scheduler_is_one_line(
         InputError, match=r"No Dask scheduler answers at tcp://127\.0\.0\.1:9"
     ):
         open_hosts(folder, scheduler="tcp://127.0.0.1:9")
-
-
-def test_the_call_and_the_command_open_several_hosts_alike(tmp_path: Path) -> None:
-    folder = logdir(tmp_path, 2)
-    by_call = open_trace(folder)
-    out = tmp_path / "out.json"
-    assert analyze("trace", folder, "--json", out, "--quiet").code == 0
-    assert by_call.report.hosts
-    assert json.loads(out.read_text())["hosts"] == by_call.document["hosts"]
