@@ -567,6 +567,9 @@ class Watcher:
         search = HolderSearch(inspect.currentframe())
         growth = self._growth
 
+        record, line = self._top
+        is_step = record is self._chosen is not None and line == self._candidates.where
+
         return replace(
             self._held,
             step=self._candidates.words,
@@ -577,7 +580,7 @@ class Watcher:
             micro_batches=self.gradients.micro_batches,
             own_peaks=self.readings.peaks,
             first_call_bytes=self._first_call_bytes,
-            peak_call="" if self._top[0] is self._chosen is not None else self._top[1],
+            peak_call="" if is_step else line,
             process_peak_bytes=self.readings.process_peak.read(),
             whole_run=self.trace.is_whole,
             is_cut=self.trace.is_cut,

@@ -382,6 +382,19 @@ def find_larger_call(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     if watch.peak_call in lines or saves < LOW * own_bytes:
         return
 
+    trained_at = [one.called_at for one in watch.functions if one.calls == watch.steps]
+    if watch.peak_call in trained_at:
+        yield Finding(
+            id="later-steps",
+            severity=analysis.rate(saves),
+            title=f"Steps that were not traced need {format_bytes(own_bytes)}, the traced "
+            f"ones {format_bytes(steps_bytes)} ({watch.peak_call})",
+            detail="This report is about the traced ones. Trace the others with --warmup, "
+            "the number of steps before them.",
+        )
+
+        return
+
     yield Finding(
         id="larger-call",
         severity=analysis.rate(saves),
