@@ -176,9 +176,9 @@ def is_weight(failure: LoggedFailure) -> bool:
     names = _names_of(failure)
     shape = failure.shape or ()
 
-    if product := find("weight_product", names):
-        is_weight_shaped = not product["first"] or shape[:1] > (_LARGEST_BATCH,)
-        return len(shape) == 2 and is_weight_shaped
+    product = find("weight_product", names)
+    if product and len(shape) == 2:
+        return not product["first"] or shape[:1] > (_LARGEST_BATCH,)
 
     return find("weight_op", names) is not None
 

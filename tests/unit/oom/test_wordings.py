@@ -52,3 +52,14 @@ def test_a_kill_after_a_failure_is_its_consequence() -> None:
     killed = "train.sh: line 3:  4242 Killed   python train.py"
     (failure,) = document(f"{first}\n{killed}\nExit Code:    137\n").failures
     assert (failure.component, failure.limit_bytes) == ("TensorFlow", None)
+
+
+def test_an_eager_op_after_a_failed_graph_is_another_failure() -> None:
+    graph = "failed to allocate memory\n\t [[{{node model/conv/Conv2D}}]]"
+    eager = "{{function_node __wrapped__Add_device_/GPU:0}} failed to allocate memory"
+    first, second = document(f"{graph}\n{eager} [Op:Add]\n").failures
+    assert (first.op, first.op_type, second.op_type) == (
+        "model/conv/Conv2D",
+        None,
+        "Add",
+    )
