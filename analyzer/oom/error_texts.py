@@ -128,17 +128,13 @@ def _find_known(process: Process, wanted: LoggedFailure) -> LoggedFailure | None
         is_again = wanted.is_workspace and failure.is_workspace
         has_names = wanted.allocator in ("", failure.allocator or wanted.allocator)
         has_device = wanted.device in ("", failure.device or wanted.device)
-        has_size = True
+        # an eager op is not in the graph of an op with a name
+        has_size = not (failure.op and "__wrapped__" in wanted.words)
 
         if size and failure.size and not is_again:
             has_size = failure.size.intersection(size) is not None
 
-        # an eager op is not in the graph of an op with a name
-        has_op = not (failure.op and "__wrapped__" in wanted.words)
-
-        if failure.other_cause or not (
-            has_names and has_device and has_size and has_op
-        ):
+        if failure.other_cause or not (has_names and has_device and has_size):
             continue
 
         if is_again or not failure.has_error_text:

@@ -49,11 +49,12 @@ def read_log(stream: BinaryIO, name: str) -> Log:
     for line in read_lines(stream, name):
         log.lines = line.number
 
+        more = line.text.strip("> ")
         if held is not None:
-            line = held._replace(text=f"{held.text.rstrip()} {line.text.strip('> ')}")
+            line = held._replace(text=f"{held.text.rstrip()} {more}")
 
-        held = line if find("wrapped", line.text) else None
-        if held is None and line.text.strip():
+        held = line if more and find("wrapped", line.text) else None
+        if held is None and line.text:
             _take_line(log.process_of(line.tag), line)
 
     known = [

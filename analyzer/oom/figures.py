@@ -21,7 +21,7 @@ def find_request(failure: LoggedFailure) -> AskedFor | None:
     if tensor is not None and (size is None or tensor in size):
         basis = "the shape and the type"
         size = Range.exactly(tensor)
-    elif size is None:
+    elif (size := size or failure.printed.get("request")) is None:
         return None
     elif size.is_exact:
         basis = "the size in the log"
