@@ -66,6 +66,8 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
     sizes = _find_copied_sizes(failure)
     if max(sizes, default=0) >= _LARGE_BYTES:
         yield "constant"
+    elif 0 in sizes:
+        yield "copied"
 
     if cause in _ADVICE:
         yield cause
@@ -84,8 +86,6 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
 
     if find_dominant_size(failure) is not None:
         yield "list"
-    if sizes == [0]:
-        yield "constant"
 
 
 def _find_copied_sizes(failure: LoggedFailure) -> list[int]:

@@ -113,7 +113,7 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
     cells = find("map", text)
 
     if owner is None:
-        is_start = cells is not None or text.rstrip().endswith("Stats:")
+        is_start = cells or text.endswith("Stats:")
         if not (is_named and is_start) and not find("dump_start", text):
             return False
 

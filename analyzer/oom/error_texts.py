@@ -53,7 +53,9 @@ def take_error_text(process: Process, line: LogLine) -> bool:
     if find("other_resource", text):
         process.log.bare_error = None  # an error's class stands before its reason
         process.log.other_error = line
-    elif find("bare_error", text):
+    elif find("bare_error", text) or (
+        find("hint", text) and not process.log.other_error
+    ):
         process.log.bare_error = process.log.bare_error or (process, line)
 
     return _take_context(process, text)
@@ -88,7 +90,15 @@ def _take_failure(
     )
 
     failure = _find_known(process, wanted) or process.add_failure(line)
-    for name in ("words", "shape", "dtype", "op_type", "device", "allocator"):
+    for name in (
+        "words",
+        "size",
+        "shape",
+        "dtype",
+        "op_type",
+        "device",
+        "allocator",
+    ):
         setattr(failure, name, getattr(failure, name) or getattr(wanted, name))
 
     failure.allocator = failure.allocator or warned
@@ -100,7 +110,7 @@ def _take_failure(
         failure.size = min(sizes, key=lambda one: one.middle, default=None)
     elif is_compiled:
         failure.is_compiled = True
-        failure.size = size if size and size.is_exact else failure.size or size
+        failure.size = size if size and size.is_exact else failure.size
 
     return failure
 
@@ -118,7 +128,8 @@ def _find_known(process: Process, wanted: LoggedFailure) -> LoggedFailure | None
         is_again = wanted.is_workspace and failure.is_workspace
         has_names = wanted.allocator in ("", failure.allocator or wanted.allocator)
         has_device = wanted.device in ("", failure.device or wanted.device)
-        has_size = True
+        # an eager op is not in the graph of an op with a name
+        has_size = not (failure.op and "__wrapped__" in wanted.words)
 
         if size and failure.size and not is_again:
             has_size = failure.size.intersection(size) is not None
@@ -286,7 +297,10 @@ def take_report(process: Process, line: LogLine, name: str) -> bool:
     known = OTHER_CAUSES.get(last.other_cause) if last is not None else None
     is_again = known is not None and (
         (known.is_kill and row.is_kill)
-        or (known.kind == row.kind and row.component in ("", known.component))
+        or (
+            known.kind == row.kind
+            and (known.is_unclear or row.component in ("", known.component))
+        )
     )
 
     if last is None or not is_again:

@@ -49,11 +49,12 @@ def read_log(stream: BinaryIO, name: str) -> Log:
     for line in read_lines(stream, name):
         log.lines = line.number
 
+        more = line.text.strip("> ")
         if held is not None:
-            line = held._replace(text=f"{held.text.rstrip()} {line.text.strip()}")
+            line = held._replace(text=f"{held.text.rstrip()} {more}")
 
-        held = line if find("wrapped", line.text) else None
-        if held is None and line.text.strip():
+        held = line if more and find("wrapped", line.text) else None
+        if held is None and line.text:
             _take_line(log.process_of(line.tag), line)
 
     known = [
@@ -314,8 +315,8 @@ def _write_notes(log: Log) -> Iterator[str]:
     for allocator, (count, largest) in log.tolerated.items():
         if allocator not in failed:
             yield (
-                f"{allocator} warned {times(count)} of a failed request (at most {largest}) that "
-                "TensorFlow could do without; it prints at most ten such warnings."
+                f"{allocator or 'An allocator'} warned {times(count)} of a failed request (at most "
+                f"{largest}) that TensorFlow could do without; it prints at most ten such warnings."
             )
 
     if log.large_allocation and not log.failures:

@@ -154,7 +154,7 @@ class LoggedFailure(Struct):
     def has_tiny_limit(self) -> bool:
         """Whether the limit is so low that other processes left it, not the user."""
         return (
-            not self.is_on_host
+            not (self.is_on_host or self.other_cause)
             and self.limit is not None
             and self.limit.high < _LEAST_LIMIT_BYTES
         )

@@ -21,7 +21,7 @@ def find_request(failure: LoggedFailure) -> AskedFor | None:
     if tensor is not None and (size is None or tensor in size):
         basis = "the shape and the type"
         size = Range.exactly(tensor)
-    elif size is None:
+    elif (size := size or failure.printed.get("request")) is None:
         return None
     elif size.is_exact:
         basis = "the size in the log"
@@ -176,9 +176,9 @@ def is_weight(failure: LoggedFailure) -> bool:
     names = _names_of(failure)
     shape = failure.shape or ()
 
-    if product := find("weight_product", names):
-        is_weight_shaped = not product["first"] or shape[:1] > (_LARGEST_BATCH,)
-        return len(shape) == 2 and is_weight_shaped
+    product = find("weight_product", names)
+    if product and len(shape) == 2:
+        return not product["first"] or shape[:1] > (_LARGEST_BATCH,)
 
     return find("weight_op", names) is not None
 

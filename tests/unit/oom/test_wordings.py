@@ -22,7 +22,7 @@ def test_each_wording_has_its_cause_and_its_figures(row: dict[str, Any]) -> None
     (failure,) = found.failures
     assert row.get("notes") in (None, len(found.notes))
     assert (failure.component, failure.verdict.id) == (row["component"], row["cause"])
-    assert row.get("words", "") in failure.verdict.title
+    assert row.get("words", "") in f"{failure.verdict.title}\n"
     assert failure.op_type == row.get("op_type")
     assert failure.op == row.get("op", failure.op)
     assert row.get("source") in (None, failure.source or "")
@@ -31,8 +31,7 @@ def test_each_wording_has_its_cause_and_its_figures(row: dict[str, Any]) -> None
     assert " ".join(actions).startswith(row.get("advice", ""))
     because = " ".join(remedy.because for remedy in failure.remedies)
     assert row.get("because", "") in because
-    reasons = " ".join(failure.verdict.reasons)
-    assert row.get("reason", "") in reasons
+    assert row.get("reason", "") in " ".join(failure.verdict.reasons)
     if "request" in row:
         assert failure.asked.requested_bytes == row["request"]
         assert row.get("basis", "") in failure.asked.basis
@@ -52,3 +51,10 @@ def test_a_kill_after_a_failure_is_its_consequence() -> None:
     killed = "train.sh: line 3:  4242 Killed   python train.py"
     (failure,) = document(f"{first}\n{killed}\nExit Code:    137\n").failures
     assert (failure.component, failure.limit_bytes) == ("TensorFlow", None)
+
+
+def test_an_eager_op_after_a_failed_graph_is_another_failure() -> None:
+    graph = "failed to allocate memory\n\t [[{{node model/conv/Conv2D}}]]"
+    eager = "{{function_node __wrapped__Add_device_/GPU:0}} failed to allocate memory"
+    first, second = document(f"{graph}\n{eager} [Op:Add]\n").failures
+    assert (first.op_type, second.op_type) == (None, "Add")
