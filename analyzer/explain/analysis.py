@@ -158,6 +158,11 @@ def sum_requested(rows: pd.DataFrame) -> int:
     return int(rows["requested_bytes"].sum())
 
 
+def of_category(rows: pd.DataFrame, category: str) -> pd.DataFrame:
+    """Return the buffers of a category."""
+    return rows[rows["category"] == category]
+
+
 def analyse(recording: Recording) -> Analysis:
     """Return the peak, the buffers alive at it, and the waste; callers add uses and findings."""
     rows = main_allocator_rows(recording)

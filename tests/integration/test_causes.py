@@ -29,7 +29,8 @@ CAUSES = {
     "recomputable": "gated",
     "kept-again": "called looped",
     "wide-kernel": "flattened recurrent",
-    "one-hot": "targets",
+    "image-tensors": "volumes",
+    "one-hot": "targets words",
     "trained-base": "pretrained",
 }
 
@@ -56,8 +57,9 @@ def test_the_first_finding_is_the_cause(
 
     finding = document["findings"][0]
     assert finding["id"] == cause
-    assert name == "targets" or "causes.py:" in finding["title"]  # inputs have no line
-    assert cause not in [other["id"] for other in mended["findings"]]
+    assert "causes.py:" in finding["title"]
+    if cause != "image-tensors":  # half as many pixels can be halved again
+        assert cause not in [other["id"] for other in mended["findings"]]
 
     saved = document["peak"]["requested_bytes"] - mended["peak"]["requested_bytes"]
     stated = pytest.approx(saved, rel=0.06) if cause != "kept-again" else None
@@ -84,13 +86,3 @@ def test_a_change_is_proven_by_a_run(workbench: Workbench) -> None:
     assert change["requested_bytes"] == pytest.approx(
         mended["peak"]["requested_bytes"], rel=0.1
     )
-
-
-def test_smaller_images_save_as_much_as_stated(workbench: Workbench) -> None:
-    whole = estimate(workbench, "volumes")
-    half = estimate(workbench, "half_volumes")
-    saved = whole["peak"]["requested_bytes"] - half["peak"]["requested_bytes"]
-
-    finding = whole["findings"][0]
-    assert finding["id"] == "image-tensors"
-    assert finding["saves_bytes"] == pytest.approx(saved, rel=0.06)

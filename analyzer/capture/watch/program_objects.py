@@ -193,7 +193,7 @@ class ProgramObjects:
                         where=where,
                         made=count,
                         alive=len(alive),
-                        size_bytes=sum(map(_count_model_bytes, alive)),
+                        size_bytes=_count_own_bytes(alive),
                         holder=search.find_container(alive),
                     )
                 )
@@ -213,9 +213,15 @@ def _count_elements(dataset: Any) -> int | None:
     return count if 0 <= count <= _MAX_INT32 else None
 
 
-def _count_model_bytes(model: Any) -> int:
-    slots = getattr(getattr(model, "optimizer", None), "variables", None) or ()
-    return sum(count_bytes(variable) for variable in (*model.variables, *slots))
+def _count_own_bytes(models: list[Any]) -> int:
+    """Return the bytes of the variables that only one of the models has, and its optimizer."""
+    held: list[Any] = []
+    for model in models:
+        slots = getattr(getattr(model, "optimizer", None), "variables", None) or ()
+        held += (*model.variables, *slots)
+
+    counts = Counter(map(id, held))
+    return sum(count_bytes(one) for one in held if counts[id(one)] == 1)
 
 
 # Of a container's entry: smaller ones take a million steps to matter.

@@ -26,6 +26,7 @@ import pandas as pd
 from analyzer.explain.analysis import (
     PERSISTENT,
     Analysis,
+    of_category,
     saved_without,
     saved_without_rows,
     sum_requested,
@@ -494,7 +495,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     rows = analysis.rows
 
     of_step = rows[analysis.in_step(rows)]
-    gradients = of_step[of_step["category"] == "gradient"]
+    gradients = of_category(of_step, "gradient")
     is_wanted = gradients["role"] == GRADIENT_ROLE
     in_function = gradients["tensor"] != ""
 
@@ -503,14 +504,14 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
 
     first = gradients["born"].min()
     last = _last_wanted(gradients)
-    is_backward = of_step["role"].isin(_OF_BACKWARD)
+    is_backward = of_step["role"].isin((PASSED_GRADIENT_ROLE, "backward temporary"))
     others = of_step[(of_step["born"] > last) & is_backward]
 
     forward = of_step[of_step["born"] < first]
     ops = forward[forward["category"] != "input"]  # the tape copies numbers
     is_kept = forward["dies"].between(ops["born"].max(), first)
 
-    parameters = rows[rows["category"] == "parameter"]
+    parameters = of_category(rows, "parameter")
     is_of_variable = gradients["shape"].isin(["[]", *parameters["shape"]])
     is_passed = gradients["role"].eq(PASSED_GRADIENT_ROLE) & ~is_of_variable
     passed = gradients[is_passed & (gradients["born"] <= last)]
@@ -588,7 +589,7 @@ def _report_persistent(
 
     A result is last read for the last gradient of its size, and a gradient for the next two.
     """
-    results = forward[(forward["dies"] > last) & (forward["category"] == "activation")]
+    results = of_category(forward[forward["dies"] > last], "activation")
     ends = passed.groupby("requested_bytes")["born"].max()
     used = [*results["requested_bytes"].map(ends).fillna(last), *passed["born"]]
     freed = _born_after(passed["born"], used, _TENSORS_IN_USE - 1, last)
@@ -626,21 +627,23 @@ def _born_after(
 def _last_wanted(gradients: pd.DataFrame) -> int:
     """Return when the last wanted gradient was made.
 
-    The gradients of a variable that a step uses twice are added up at the end. Those of kernels tell
-    when they were made; other variables have biases of the same shape.
+    The gradients of a variable that a step uses twice are added up at the end, and die then. Other
+    networks have variables of the same shape.
     """
     wanted = gradients[gradients["role"] == GRADIENT_ROLE]
-    is_sum = wanted["op"] == "AddN"
-    shapes = wanted.loc[is_sum, "shape"]
-    kernels = shapes[shapes.str.contains(",")]
-    is_made = gradients["shape"].isin(kernels) & (gradients["op"] != "AddN")
+    sums = wanted[wanted["op"] == "AddN"].sort_values("born")
+    others = wanted.drop(sums.index)
     births = gradients["born"]
-    made = births[is_made | births.isin(wanted.loc[~is_sum, "born"])]
+    is_made = births.isin(others["born"])
 
-    return int((wanted["born"] if made.empty else made).max())
+    if len(sums):
+        number = sums["born"].searchsorted(gradients["dies"])
+        shapes = np.array(["", *sums["shape"]])[
+            number
+        ]  # of the last sum before it died
+        is_made |= (gradients["shape"] == shapes) & (gradients["op"] != "AddN")
 
-
-_OF_BACKWARD = (PASSED_GRADIENT_ROLE, "backward temporary")
+    return int((births[is_made] if is_made.any() else wanted["born"]).max())
 
 
 _TENSORS_IN_USE = 3  # operand, intermediate and result of a line
@@ -664,8 +667,9 @@ def saved_after_use(
     count = _TENSORS_IN_USE - in_graph
     ends = _born_after(births[is_large], kept["born"], count, births.max())
 
-    models = forward["layer"].astype(str).str.extract("^([^/]+)/", expand=False)
-    models = models.where(forward["tensor"] == "")
+    layers = forward["layer"].astype(str)
+    models = layers.str.extract("^([^/]+)/", expand=False)
+    models = models.ffill().where((forward["tensor"] == "") & (layers != ""))
     calls = forward.groupby(["layer", "op", "shape"], observed=True).cumcount()
     call_ends = births.groupby([models, calls]).transform("max")
     ends = np.maximum(ends, call_ends[kept.index].fillna(0))
@@ -684,7 +688,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     with those of the peak.
     """
     alive = analysis.alive
-    rows = alive[alive["category"] == "gradient"]
+    rows = of_category(alive, "gradient")
     graph = analysis.recording.structure
 
     if len(rows) < _SUMMANDS:
@@ -693,8 +697,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     is_known = (rows["tensor"] != "").any()
     if is_known:
         every = analysis.rows
-        is_gradient = every["category"] == "gradient"
-        rows = every[is_gradient & analysis.in_step(every)]
+        rows = of_category(every[analysis.in_step(every)], "gradient")
         sums = [_sum_that_reads(tensor, graph) for tensor in rows["tensor"]]
     else:
         # A Jacobian stacks the gradients of its rows.
@@ -1006,7 +1009,7 @@ def _rows_without(
     is_gone |= same["op"].isin(readers) & (same["op_type"] == "Transpose")
 
     if not tensors.types_of_readers(maker["tensor"]).isdisjoint(_WITH_GRADIENT):
-        gradients = same.loc[same["category"] == "gradient", "op"]
+        gradients = of_category(same, "gradient")["op"]
         is_gone |= same["op"].isin(gradients)  # with its scratch memory
     elif tensors.is_reused(maker["tensor"]):
         flow, ends = tensors.flow_around(maker["tensor"])
@@ -1048,7 +1051,7 @@ def find_vectorized(analysis: Analysis) -> Iterator[Finding]:
     results = sizes[is_moved & ~is_looped & (rows["born"] >= start)].to_list()
 
     # Derivatives of weights stay: those of each trip, and then all of them in one tensor.
-    weights = rows[rows["category"] == "parameter"].drop_duplicates("variable")
+    weights = of_category(rows, "parameter").drop_duplicates("variable")
     counts = weights["shape"].astype(str).value_counts()
     stacked = looped.drop_duplicates("shape")
     of_trip = "[" + stacked["shape"].astype(str).str.partition(",")[2]
@@ -1298,15 +1301,24 @@ def report_share(
 ) -> Finding:
     """Return a finding about rows that states their share of the peak, and a line.
 
-    Without ``where`` it is that of the largest row with a known line, else that of its layer.
+    Without ``where`` it is that of the largest row with a known line, else that of its layer. Without
+    ``saves`` it saves the rows. Its evidence are those that are alive at the peak.
     """
     largest = rows.sort_values("requested_bytes", ascending=False, kind="stable")
     line = where or next(filter(None, largest["source"]), "")
     line = line or find_layer_line(analysis, largest)
-    share = analysis.share_words(analysis.at_peak(rows))
-    title = f"{words}: {share}{in_brackets(line)}"
+    at_peak = analysis.at_peak(rows)
+    if saves is None:
+        saves = saved_without_rows(analysis, rows)
 
-    return report_rows(analysis, name, title, detail, rows, saves)
+    return Finding(
+        id=name,
+        severity=analysis.rate(saves),
+        title=f"{words}: {analysis.share_words(at_peak)}{in_brackets(line)}",
+        detail=detail,
+        saves_bytes=saves,
+        evidence=describe_largest(at_peak),
+    )
 
 
 def find_layer_line(analysis: Analysis, rows: pd.DataFrame) -> str:
@@ -1319,28 +1331,3 @@ def find_layer_line(analysis: Analysis, rows: pd.DataFrame) -> str:
 def is_most(analysis: Analysis, rows: pd.DataFrame) -> bool:
     """Say whether buffers are most of the peak, so that their form is its cause."""
     return sum_requested(rows) >= _MOST_OF_PEAK * analysis.peak.requested_bytes
-
-
-def report_rows(
-    analysis: Analysis,
-    name: str,
-    title: str,
-    detail: str,
-    rows: pd.DataFrame,
-    saves: int | None = None,
-) -> Finding:
-    """Return a finding about rows; without ``saves``, it saves them.
-
-    Its evidence are those that are alive at the peak.
-    """
-    if saves is None:
-        saves = saved_without_rows(analysis, rows)
-
-    return Finding(
-        id=name,
-        severity=analysis.rate(saves),
-        title=title,
-        detail=detail,
-        saves_bytes=saves,
-        evidence=describe_largest(analysis.at_peak(rows)),
-    )

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from analyzer.explain.analysis import (
     Analysis,
+    of_category,
     saved_without,
     saved_without_rows,
     sum_requested,
@@ -13,15 +14,20 @@ from analyzer.explain.buffer_words import is_retained
 from analyzer.explain.questions.amplification import (
     POINTWISE,
     Tensors,
+    find_layer_line,
     is_most,
     report_share,
     saved_after_use,
 )
 from analyzer.model.contract.run_note import LOADED_ROLE
-from analyzer.model.graph.graph_index import is_in_gradient_scope
+from analyzer.model.graph.graph_index import (
+    PASSED_GRADIENT_ROLE,
+    is_in_gradient_scope,
+)
 from analyzer.model.recording.records import Finding
 
 _CALLS = 4  # of a layer in a step
+_LEAST_KERNEL = 0.1  # of the peak
 _GATES = 4  # of an LSTM, whose kernel has their weights side by side
 _MANY_TRIPS = 256  # of a loop, such as a recurrent layer's
 
@@ -44,7 +50,7 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         is_packed &= rows["requested_bytes"] >= size // _GATES
         same = rows[is_same | is_packed]
         at_peak = analysis.at_peak(same)
-        if not is_most(analysis, at_peak):
+        if sum_requested(at_peak) < _LEAST_KERNEL * analysis.peak.requested_bytes:
             return
 
         length = kernel["shape"].partition(",")[0][1:]
@@ -57,7 +63,7 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             and tensors.size_of(f"{op.name}:0")[0]
             == f"{shape.partition(',')[0]},{length}]"
         }
-        inputs = rows.loc[rows["category"] == "input", "shape"]
+        inputs = of_category(rows, "input")["shape"]
         image = max(images, default="")
         if image in {"", *inputs}:
             return
@@ -77,31 +83,51 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
 
 def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
-    """Report targets of a cross entropy with a number for each class."""
+    """Report targets of a cross entropy, or words of a sequence, with a number for each class.
+
+    A product with one-hot words selects rows of its kernel, as a lookup does.
+    """
     rows = analysis.rows
+    sizes = rows["requested_bytes"]
     losses = [
         op.name
         for op in tensors.graph.ops.values()
         if op.type == "SoftmaxCrossEntropyWithLogits"
     ]
-    sizes = {size for loss in losses for size in tensors.sizes_read(loss)}
+    read = {size for loss in losses for size in tensors.sizes_read(loss)}
+    is_input = (rows["category"] == "input") & (rows["dies"] > analysis.first)
+    is_large = is_input & (sizes >= analysis.least_bytes)
+
+    is_wide = is_large & sizes.isin(read)
     is_scratch = rows["op"].isin(losses) & (rows["tensor"] == "")
+    detail = (
+        "If they are one-hot, give class numbers to SparseCategoricalCrossentropy, which "
+        "then needs no scratch memory. The input pipeline then makes no one-hot tensors."
+    )
+    if not is_wide.any():
+        kernels = rows.loc[rows["variable"] != "", "shape"]
+        words = kernels.str.extract(r"^\[(\d{4,}),", expand=False).dropna()
+        last = rows["shape"].str.extract(r",\d+,(\d+)\]$", expand=False)
+        is_wide = is_large & last.isin(words)
+        is_scratch = (rows["category"] == "temporary") & (sizes >= sizes[is_wide].min())
+        detail = (
+            "If they are one-hot, give the numbers of the words to an Embedding layer, "
+            "which looks up the rows that a product with one-hot tensors selects."
+        )
 
-    is_wide = (rows["category"] == "input") & (rows["dies"] > analysis.first)
-    is_wide &= rows["requested_bytes"].isin(sizes)
     at_peak = analysis.at_peak(rows[is_wide])
-
-    if sum_requested(at_peak) < analysis.least_bytes:
+    if at_peak.empty:
         return
 
+    of_layer = rows[sizes.isin(at_peak["requested_bytes"]) & (rows["layer"] != "")]
     yield report_share(
         analysis,
         "one-hot",
         f"Inputs {at_peak['shape'].iloc[0]} have one number for each class",
-        "If they are one-hot, give class numbers to SparseCategoricalCrossentropy, which "
-        "then needs no scratch memory. The input pipeline then makes no one-hot tensors.",
+        detail,
         at_peak,
-        saves=saved_without_rows(analysis, rows[is_wide | is_scratch]),
+        find_layer_line(analysis, of_layer),
+        saved_without_rows(analysis, rows[is_wide | is_scratch]),
     )
 
 
@@ -204,17 +230,47 @@ def find_kept_again(analysis: Analysis) -> Iterator[Finding]:
     yield replace(finding, saves_bytes=None)
 
 
+def find_calls(analysis: Analysis) -> Iterator[Finding]:
+    """Report results of many calls of a layer that a tape keeps in an eager step.
+
+    Parts of a batch have losses of their own, whose gradients can be added up.
+    """
+    rows = analysis.rows
+    is_own = is_retained(rows) & (rows["layer"] != "")
+    kept = analysis.at_peak(rows[is_own])
+    groups = kept.groupby(["layer", "op", "requested_bytes"], observed=True)
+    counts = groups["op"].transform("size")
+    kept = kept[counts >= _CALLS]
+
+    if analysis.recording.structure.ops or not is_most(analysis, kept):
+        return
+
+    count = int(counts.max())
+    is_own |= rows["role"] == PASSED_GRADIENT_ROLE
+
+    yield report_share(
+        analysis,
+        "calls-in-tape",
+        f"A tape keeps the results of {count:,} calls of a layer",
+        "If each call has a loss of its own, such as a part of a batch, take its gradient "
+        "in a tape of its own, and add up the gradients. Otherwise tf.recompute_grad(layer) "
+        "keeps the inputs of a call alone. The saving is that of one call at a time.",
+        kept,
+        saves=saved_without_rows(analysis, rows[is_own], 1 - 1 / count),
+    )
+
+
 def find_trained_base(analysis: Analysis) -> Iterator[Finding]:
     """Report a loaded network with results that wait for gradients, and new layers behind it.
 
     They wait for its own gradients, or for those of new layers in front of it.
     """
     rows = analysis.rows
-    weights = rows[rows["category"] == "parameter"]
+    weights = of_category(rows, "parameter")
     loaded = {*weights.loc[weights["role"] == LOADED_ROLE, "layer"]}
     new = {*weights["layer"]} - loaded
 
-    forward = rows[(rows["category"] == "activation") & (rows["born"] > analysis.first)]
+    forward = of_category(rows[rows["born"] > analysis.first], "activation")
     births = forward["born"]
     own = forward[forward["layer"].isin(loaded)]
     if own.empty or not new:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,13 +13,13 @@ from analyzer.explain.analysis import (
     LOW,
     PERSISTENT,
     Analysis,
+    of_category,
     saved_without,
     saved_without_rows,
     sum_requested,
 )
 from analyzer.explain.buffer_words import (
     describe_largest,
-    in_brackets,
     is_passing,
     is_retained,
 )
@@ -28,12 +27,11 @@ from analyzer.explain.questions.amplification import (
     LOOKUPS,
     find_layer_line,
     is_most,
-    report_rows,
     report_share,
 )
 from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.contract.fields import Category
-from analyzer.model.contract.run_note import LOOP_SCOPE
+from analyzer.model.contract.run_note import LOOP_SCOPE, WatchNote
 from analyzer.model.graph.graph_index import Phase, is_in_gradient_scope
 from analyzer.model.recording.labels import BATCH_ROLE, ELEMENT_ROLE
 from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLES, Finding, Severity
@@ -54,17 +52,6 @@ _OF_WEIGHTS = (Category.GRADIENT.value, Category.TEMPORARY.value)
 _CAST_OF_WEIGHT = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
 _STATE_RATIO = 0.2  # share of the peak from which on optimizer state is reported
 _ONE_SLOT = ("SGD", "RMSprop", "Adagrad", "Lion")  # per parameter, as usual
-_OF_BUFFER = [
-    "requested_bytes",
-    "born",
-    "dies",
-    "category",
-    "role",
-    "op",
-    "layer",
-    "shape",
-    "variable",
-]  # columns
 
 
 def peak_op(analysis: Analysis) -> tuple[str, str, str]:
@@ -81,34 +68,34 @@ def peak_op(analysis: Analysis) -> tuple[str, str, str]:
 
 def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     """Report a program that calls a model once, with all of its data."""
-    watch = analysis.recording.watch
+    watch = analysis.recording.watch or WatchNote()
     config = analysis.recording.step_config
 
     # The first axis with the most bytes.
     alive = analysis.alive
-    sums = _sum_by_first_axis(alive[alive["category"] == Category.ACTIVATION])
+    sums = _sum_by_first_axis(of_category(alive, Category.ACTIVATION))
     examples = int(sums.idxmax()) if len(sums) else 0
 
     trains = Phase.BACKWARD in analysis.recording.structure.phases.values()
-    if watch is None or trains or not (watch.whole_run or watch.steps <= 1):
-        return
+    is_single = watch.whole_run or (watch.steps <= 1 and config.batch_size is None)
     may_train = watch.ended and config.optimizer  # it failed before it could
-    if not config.infers or examples < _MANY_EXAMPLES or may_train:
+    if trains or not is_single or not config.infers or may_train:
         return
-
-    where = watch.peak_call or watch.where
+    if examples < _MANY_EXAMPLES or _is_paired(analysis, examples):
+        return
 
     # ``predict`` copies the whole array to the card too (``array_data_adapter.py``).
     rows = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
 
-    yield report_rows(
+    yield report_share(
         analysis,
         "whole-set",
-        f"One call takes all {examples:,} examples at once{in_brackets(where)}",
+        f"One call takes {examples:,} examples at once",
         "Each activation has an entry for each example. model.predict(x) calls "
         f"the model in batches of {_USUAL_BATCH} and returns NumPy arrays; the saving "
         "is that of this batch.",
         rows,
+        watch.peak_call or watch.where,
         saved_without_rows(analysis, rows, 1 - _USUAL_BATCH / examples),
     )
 
@@ -122,12 +109,11 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     rows = analysis.rows
     is_own = analysis.in_step(rows)
     is_own |= rows["category"].isin([Category.INPUT, Category.CONSTANT])
-    both = rows.loc[is_own | rows.index.isin(analysis.alive.index), _OF_BUFFER]
-    freed = _freed_by_half(analysis, both, batch)
-    growing = sum_requested(analysis.at_peak(both[freed > 0]))
+    freed = _freed_by_half(analysis, rows, batch)
+    growing = sum_requested(analysis.at_peak(rows[freed > 0]))
 
-    freed = freed.where(is_own[both.index] & (batch > 1), 0)
-    saves = saved_without(analysis, freed, both["born"], both["dies"])
+    freed = freed.where(is_own & (batch > 1), 0)
+    saves = saved_without(analysis, freed, rows["born"], rows["dies"])
     is_stated = analysis.recording.step_config.batch_size is not None
     guess = "" if is_stated else f", if it is {batch:,}"
     yield Finding(
@@ -143,7 +129,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
 
 def _is_paired(analysis: Analysis, batch: int) -> bool:
     """Say whether a tensor that is no input, such as a graph's adjacency, pairs the examples."""
-    shapes = analysis.rows.loc[analysis.rows["category"] == Category.INPUT, "shape"]
+    shapes = of_category(analysis.rows, Category.INPUT)["shape"]
     ops = analysis.recording.structure.ops.values()
     given = {one.shape_text for op in ops if op.type == "_Arg" for one in op.outputs}
     return f"[{batch},{batch}]" in given.difference(shapes)
@@ -160,7 +146,7 @@ def find_batch(analysis: Analysis) -> int:
         return stated or 0
 
     alive = analysis.alive
-    kept = alive[alive["category"] == Category.ACTIVATION]
+    kept = of_category(alive[alive["shape"] != ""], Category.ACTIVATION)
     sums = _sum_by_first_axis(kept)
 
     if sums.empty:
@@ -173,7 +159,7 @@ def find_batch(analysis: Analysis) -> int:
 
     # A length that only one of several steps has follows from values, such as those of a dropout.
     rows = analysis.rows
-    steps = rows.loc[rows["shape"].map(_first_axis) == batch, "step"].nunique()
+    steps = rows.loc[_first_axes(rows) == batch, "step"].nunique()
 
     return batch if steps >= min(2, len(analysis.full_steps)) else 0
 
@@ -187,9 +173,9 @@ def _sum_by_first_axis(rows: pd.DataFrame) -> pd.Series:
     return rows["requested_bytes"].groupby(first).sum()
 
 
-def _first_axis(shape: str) -> float:
-    length = shape.strip("[]").partition(",")[0]
-    return float(length) if length.isdigit() else math.nan
+def _first_axes(rows: pd.DataFrame) -> pd.Series[float]:
+    first = rows["shape"].str.extract(r"^\[(\d+)", expand=False)
+    return first.astype("float64")
 
 
 def _axes_of(shape: str) -> str:
@@ -205,11 +191,11 @@ def _is_packed(rows: pd.DataFrame, every: pd.DataFrame) -> pd.Series[bool]:
     (``_cudnn_lstm``, ``keras/src/backend/tensorflow/rnn.py``), with a second bias for an LSTM. The
     weights belong to the layer's cell.
     """
-    weights = every[every["category"] == "parameter"]
+    weights = of_category(every, "parameter")
     layers = weights["layer"].str.replace(r"/?[^/]*$", "", regex=True)
     lengths = weights["requested_bytes"].groupby(layers).sum() / 4  # of a number
     length = rows["layer"].astype(str).map(lengths).astype("float64")
-    first = rows["shape"].map(_first_axis).astype("float64")
+    first = _first_axes(rows)
 
     return (first / length).between(1, 1.25)  # with the second bias
 
@@ -224,7 +210,7 @@ def find_image_tensors(analysis: Analysis) -> Iterator[Finding]:
     images = rows[_freed_by_half(analysis, rows, batch) > 0]
     images = images[~images["shape"].astype(str).str.match(rf"\[{batch},\d+\]$")]
 
-    given = images.loc[images["category"] == Category.INPUT, "shape"]
+    given = of_category(images, Category.INPUT)["shape"]
     if not given.astype(str).str.count(_LONG_AXIS).max() > 1:
         return
 
@@ -252,7 +238,7 @@ def _freed_by_half(
     so do constants that hold no pairs.
     """
     shapes = rows["shape"]  # ``map`` reads each category once
-    first = shapes.map(_first_axis).astype("float64")
+    first = _first_axes(rows)
 
     # XLA's copy of a convolution's kernel, or its gradient, has the axes in another order.
     every = analysis.rows
@@ -271,7 +257,7 @@ def _freed_by_half(
     # An input of several batches is a data set, whose size the batch does not change.
     is_batch &= (rows["category"] != Category.INPUT) | (first == batch)
 
-    examples = every.loc[every["category"] == Category.INPUT, "shape"]
+    examples = of_category(every, Category.INPUT)["shape"]
     lengths = [*weights, *(re.sub(r"^\[\d+", "", one) for one in examples)]
     known = {*re.findall(r"\d+", str(lengths))}
     if str(batch) not in known:  # recurrent layers have it second
@@ -366,13 +352,13 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
 
     is_new = is_like_table & (rows["born"] >= analysis.first)
     whole = rows[is_new & rows["category"].isin(_OF_WEIGHTS)]
-    read = rows[is_new & (rows["category"] == Category.ACTIVATION)]
+    read = of_category(rows[is_new], Category.ACTIVATION)
     at_peak = analysis.at_peak(whole)
 
     if sum_requested(at_peak) < analysis.least_bytes:
         return
 
-    state = rows[rows["category"] == Category.OPTIMIZER_STATE]
+    state = of_category(rows, Category.OPTIMIZER_STATE)
     id_ = "dense-gradient"
     words = "Dense gradients of embedding tables"
     detail = (
@@ -427,7 +413,7 @@ def _find_tables(analysis: Analysis) -> tuple[pd.DataFrame, pd.Series[bool]]:
 
     summed = rows.loc[rows["op_type"] == "UnsortedSegmentSum", "shape"]
     is_table = rows["layer"].isin(gathers) | rows["shape"].isin(summed)
-    tables = rows[is_table & (rows["category"] == Category.PARAMETER)]
+    tables = of_category(rows[is_table], Category.PARAMETER)
 
     is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))
     is_like_table &= rows["layer"].isin([*gathers, ""])
@@ -443,11 +429,11 @@ def find_eager_results(analysis: Analysis) -> Iterator[Finding]:
     step = analysis.recording.step_config
     alive = analysis.alive
     is_scoped = alive["op"].str.contains("/")
-    rows = alive[(alive["category"] == Category.ACTIVATION) & ~is_scoped]
-    trains = (analysis.rows["category"] == Category.GRADIENT).any()
+    rows = of_category(alive[~is_scoped], Category.ACTIVATION)
+    gradients = of_category(analysis.rows, Category.GRADIENT)
     is_eager = step.eager and not step.is_jax
 
-    if not is_eager or not trains or not is_most(analysis, rows):
+    if not is_eager or gradients.empty or not is_most(analysis, rows):
         return
 
     finding = report_share(
@@ -478,7 +464,7 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
     if watch is None:
         is_layout = rows["op"].astype(str).str.contains("LayoutOptimizer")
         rows = rows[is_retained(rows) & ~is_layout]
-        inputs = alive[alive["category"] == Category.INPUT]
+        inputs = of_category(alive, Category.INPUT)
         saves_bytes = min(sum_requested(inputs), sum_requested(rows))
     else:
         from analyzer.explain.running.leaks import tensors_left
@@ -509,7 +495,7 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
 def find_state(analysis: Analysis) -> Iterator[Finding]:
     """Report optimizer state of several slots that is a large share of the peak."""
     alive = analysis.alive
-    slots = alive[alive["category"] == Category.OPTIMIZER_STATE]
+    slots = of_category(alive, Category.OPTIMIZER_STATE)
     state = sum_requested(slots)
     least = _STATE_RATIO * analysis.peak.requested_bytes
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
@@ -536,7 +522,7 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     """Report workspaces that are alive at the peak, and the most that smaller ones can save."""
     rows = analysis.rows
     is_fixed = rows["role"].isin(FIXED_ROLES + TRIAL_ROLES)
-    own = rows[(rows["category"] == Category.WORKSPACE) & ~is_fixed]
+    own = of_category(rows[~is_fixed], Category.WORKSPACE)
     at_peak = analysis.at_peak(own)
 
     if sum_requested(at_peak) <= LOW * analysis.peak.requested_bytes:

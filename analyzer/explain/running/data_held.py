@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from analyzer.explain.analysis import Analysis, sum_requested
+from analyzer.explain.analysis import Analysis, of_category, sum_requested
 from analyzer.explain.questions.peak_tensors import find_batch
 from analyzer.explain.running.leaks import find_filling
 from analyzer.explain.running.slope import measure_growth
@@ -175,7 +175,7 @@ def _report_stage(analysis: Analysis, one: DataStage, *, is_filling: bool) -> Fi
         alive = analysis.alive
         one_bytes = one.element_bytes or 0
         is_element = alive["requested_bytes"].between(one_bytes // 2, one_bytes)
-        elements = alive[is_element & (alive["category"] == "input")]
+        elements = of_category(alive[is_element], "input")
         held_bytes = sum_requested(elements)
         is_full = one.kind == "cache"  # in the end
         saves_bytes = size_bytes if is_full else min(size_bytes, held_bytes) - one_bytes

@@ -92,7 +92,7 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
         size = format_bytes(one.size_bytes)
         title = (
             f"{made} models were built by one line and {one.alive} of them are alive, "
-            f"with {size} of variables ({one.where}{holder})"
+            f"with {size} of variables of their own ({one.where}{holder})"
         )
         if host_slope:
             severity = Severity.HIGH

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analyzer.explain.analysis import Analysis
+from analyzer.explain.analysis import Analysis, of_category
 from analyzer.explain.buffer_words import describe_ops, in_brackets
 from analyzer.explain.questions.peak_tensors import find_batch
 from analyzer.model.contract.fields import Category, tensor_bytes
@@ -117,7 +117,7 @@ def describe_uncounted_batch(analysis: Analysis) -> Iterator[str]:
     ]
     example_bytes = max(examples, default=0)
     batch_bytes = find_batch(analysis) * example_bytes
-    inputs = analysis.rows[analysis.rows["category"] == Category.INPUT]
+    inputs = of_category(analysis.rows, Category.INPUT)
     is_held = inputs["requested_bytes"].max() >= example_bytes
 
     if not is_held and batch_bytes > _LEAST_RATIO * analysis.peak.requested_bytes:

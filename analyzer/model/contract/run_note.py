@@ -132,7 +132,7 @@ class LiveModels(Struct, frozen=True, kw_only=True):
 
     where: Name
     alive: Index  # at the end
-    size_bytes: Bytes  # of their variables and their optimizers' variables
+    size_bytes: Bytes  # of variables that they do not share, also of their optimizers
     holder: Text = ""
     made: Index = 0
 

@@ -248,7 +248,7 @@ def volumes(length=100):
     )
 
 
-def half_volumes():
+def volumes_mended():
     return volumes(79)  # 0.49 of the voxels
 
 
@@ -470,6 +470,17 @@ def pretrained(trains_all=True):
 
 def pretrained_mended():
     return pretrained(False)
+
+
+def words(*front):
+    """Return an LSTM of one-hot words, or of what ``front`` makes of their numbers."""
+    front = front or [keras.Input((16, 8192), 64)]
+    return built("sgd", "mse", *front, keras.layers.LSTM(16))
+
+
+def words_mended():
+    ids = keras.Input((16,), 64, dtype="int32")
+    return words(ids, keras.layers.Embedding(8192, 64))
 
 
 def targets(kind="Categorical", classes=60_000):

@@ -16,6 +16,7 @@ from analyzer.explain.analysis import (
     saved_without_rows,
 )
 from analyzer.explain.questions.amplification import Tensors, find_summands
+from analyzer.explain.questions.layers import find_calls
 from analyzer.explain.questions.peak_tensors import (
     find_batch_tensors,
     find_eager_results,
@@ -238,6 +239,15 @@ def test_rows_of_a_table_are_no_examples() -> None:
     analysis = analysis_of(table, mode="infer")
     watch = WatchNote(whole_run=True)
     assert not [*find_whole_set(with_recording(analysis, watch=watch))]
+    # activations have examples, also in a step without a program
+    made = buffer(MIB, 1, 99, Category.ACTIVATION, "", "[4096,64]")
+    assert [*find_whole_set(analysis_of(made, mode="infer"))]
+
+
+def test_calls_of_a_layer_in_one_tape_can_be_made_one_by_one() -> None:
+    rows = [buffer(MIB, 10, 50, Category.ACTIVATION)] * 4
+    (found,) = find_calls(analysis_of(*rows, op=["Relu"] * 4))
+    assert found.saves_bytes == 3 * MIB
 
 
 def test_ops_of_a_function_do_not_run_from_python() -> None:
