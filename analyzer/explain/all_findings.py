@@ -75,7 +75,6 @@ _OF_A_STEP = (
     peak_tensors.find_whole_set,
     peak_tensors.find_eager_results,
     peak_tensors.find_batch_tensors,
-    peak_tensors.find_image_tensors,
     peak_tensors.find_growth,
     peak_tensors.find_workspaces,
     peak_tensors.find_state,

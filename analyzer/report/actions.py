@@ -266,7 +266,9 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
     if remedy == "half-batch" and batch > 1 and report.program is None:
         code = f"batch_size = {batch // 2}  # {batch} before"
 
-    if report.step.is_jax or _HELD_ARRAY.search(str(finding.evidence)):
+    # The code is that of TensorFlow 2.
+    is_session = report.program is not None and "Session" in report.program.step
+    if is_session or report.step.is_jax or _HELD_ARRAY.search(str(finding.evidence)):
         code = ""
 
     kept_in = _LIST_NAME.search(finding.title)

@@ -1301,11 +1301,13 @@ def report_share(
 ) -> Finding:
     """Return a finding about rows that states their share of the peak, and a line.
 
-    Without ``where`` it is that of the largest row with a known line, else that of its layer. Without
-    ``saves`` it saves the rows. Its evidence are those that are alive at the peak.
+    Without ``where`` it is that of the largest row, or of one at least half as large, with a known line,
+    else that of its layer. Without ``saves`` it saves the rows. Its evidence are those that are alive at
+    the peak.
     """
     largest = rows.sort_values("requested_bytes", ascending=False, kind="stable")
-    line = where or next(filter(None, largest["source"]), "")
+    is_large = 2 * largest["requested_bytes"] >= largest["requested_bytes"].max()
+    line = where or next(filter(None, largest.loc[is_large, "source"]), "")
     line = line or find_layer_line(analysis, largest)
     at_peak = analysis.at_peak(rows)
     if saves is None:

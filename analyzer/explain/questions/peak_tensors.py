@@ -39,6 +39,9 @@ from analyzer.model.units import format_bytes
 
 _EXAMPLES = 16  # cuDNN pads a batch to a multiple, as in ``cudnn_algorithms.py``
 _BATCH_RATIO = 0.5  # of the activations that share a first axis: it is the batch
+_FACTOR_RATIO = (
+    0.25  # of the bytes of the commonest first axis: a factor of it is the batch
+)
 
 _LONG_AXIS = r",\d{3,}(?=,)"  # of an image, between those of batch and channels
 _TENSORS = 8
@@ -71,9 +74,10 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     watch = analysis.recording.watch or WatchNote()
     config = analysis.recording.step_config
 
-    # The first axis with the most bytes.
+    # The first axis with the most bytes, in the layers that a model calls.
     alive = analysis.alive
-    sums = _sum_by_first_axis(of_category(alive, Category.ACTIVATION))
+    activations = of_category(alive, Category.ACTIVATION)
+    sums = _sum_by_first_axis(activations[activations["layer"] != ""])
     examples = int(sums.idxmax()) if len(sums) else 0
 
     trains = Phase.BACKWARD in analysis.recording.structure.phases.values()
@@ -101,7 +105,10 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
 
 
 def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
-    """Report the tensors that a smaller batch makes smaller, and the saving of half the batch."""
+    """Report the tensors that a smaller batch makes smaller, and what half the batch or its pixels save.
+
+    A matrix with a row for each example holds no pixels.
+    """
     batch = find_batch(analysis)
     if _is_paired(analysis, batch):
         return
@@ -110,21 +117,36 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     is_own = analysis.in_step(rows)
     is_own |= rows["category"].isin([Category.INPUT, Category.CONSTANT])
     freed = _freed_by_half(analysis, rows, batch)
-    growing = sum_requested(analysis.at_peak(rows[freed > 0]))
+    growing = rows[freed > 0]
+    growing_bytes = sum_requested(analysis.at_peak(growing))
 
     freed = freed.where(is_own & (batch > 1), 0)
     saves = saved_without(analysis, freed, rows["born"], rows["dies"])
     is_stated = analysis.recording.step_config.batch_size is not None
-    guess = "" if is_stated else f", if it is {batch:,}"
+    guess = "" if is_stated else f", if the batch has {batch:,} examples"
     yield Finding(
         id="batch-tensors",
         severity=analysis.rate(saves),
-        title=f"{format_bytes(growing)} of tensors grow with the batch size{guess} "
-        f"({growing / analysis.peak.requested_bytes:.0%} of the peak)",
+        title=f"{format_bytes(growing_bytes)} of tensors grow with the batch size{guess} "
+        f"({growing_bytes / analysis.peak.requested_bytes:.0%} of the peak)",
         detail="Variables and their gradients keep their size. Workspaces count as half, but "
         "cuDNN may take another algorithm for a smaller batch.",
         saves_bytes=saves,
     )
+
+    is_matrix = growing["shape"].astype(str).str.match(rf"\[{batch},\d+\]$")
+    images = growing[~is_matrix]
+    given = of_category(images, Category.INPUT)["shape"]
+    if given.astype(str).str.count(_LONG_AXIS).max() > 1:
+        yield report_share(
+            analysis,
+            "image-tensors",
+            f"Tensors that grow with the size of the images{guess}",
+            "Images with half as many pixels, or patches of them, leave half of these tensors: "
+            "0.7 of height and width, or 0.8 of each axis of a volume.",
+            images,
+            saves=saved_without_rows(analysis, images, 0.5),
+        )
 
 
 def _is_paired(analysis: Analysis, batch: int) -> bool:
@@ -136,7 +158,7 @@ def _is_paired(analysis: Analysis, batch: int) -> bool:
 
 
 def find_batch(analysis: Analysis) -> int:
-    """Return the batch size, else the commonest first axis of activations; 0 if unknown.
+    """Return the batch size, else the commonest first axis of activations or a factor; 0 if unknown.
 
     Half of their bytes have multiples of it, such as the parts that a dilated convolution takes.
     """
@@ -152,8 +174,13 @@ def find_batch(analysis: Analysis) -> int:
     if sums.empty:
         return 0
 
-    batch = int(sums.idxmax())
-    multiples = sums[sums.index.astype(int) % batch == 0]
+    # Layers flatten batch and length to rows, such as a Dense layer before its product: a factor of the
+    # commonest axis, the one with the most bytes, is the batch.
+    sums.index = sums.index.astype(int)
+    ranked = sums.sort_values(ascending=False)
+    large = ranked.index[ranked >= _FACTOR_RATIO * ranked.max()]
+    batch = large[large[0] % large == 0][:2][-1]
+    multiples = sums[sums.index % batch == 0]
     if multiples.sum() < _BATCH_RATIO * sum_requested(kept):
         return 0
 
@@ -200,31 +227,6 @@ def _is_packed(rows: pd.DataFrame, every: pd.DataFrame) -> pd.Series[bool]:
     return (first / length).between(1, 1.25)  # with the second bias
 
 
-def find_image_tensors(analysis: Analysis) -> Iterator[Finding]:
-    """Report the saving of images, or volumes, with half as many pixels.
-
-    A matrix with a row for each example holds no pixels.
-    """
-    rows = analysis.rows
-    batch = find_batch(analysis)
-    images = rows[_freed_by_half(analysis, rows, batch) > 0]
-    images = images[~images["shape"].astype(str).str.match(rf"\[{batch},\d+\]$")]
-
-    given = of_category(images, Category.INPUT)["shape"]
-    if not given.astype(str).str.count(_LONG_AXIS).max() > 1:
-        return
-
-    yield report_share(
-        analysis,
-        "image-tensors",
-        "Tensors that grow with the size of the images",
-        "Images with half as many pixels, or patches of them, leave half of these tensors: "
-        "0.7 of height and width, or 0.8 of each axis of a volume.",
-        images,
-        saves=saved_without_rows(analysis, images, 0.5),
-    )
-
-
 def _freed_by_half(
     analysis: Analysis,
     rows: pd.DataFrame,
@@ -233,7 +235,7 @@ def _freed_by_half(
     """Return the bytes of each buffer that half the batch frees: half, if its first axis is the batch.
 
     The first axis may also be a multiple of the batch, such as batch x sequence length or two views of
-    each example, or the second one the batch. Pairs have it twice, and half the batch leaves a quarter,
+    each example, or another one the batch. Pairs have it twice, and half the batch leaves a quarter,
     if no variable and no example has an axis of that length. Gradients of variables keep their size, and
     so do constants that hold no pairs.
     """
@@ -260,8 +262,9 @@ def _freed_by_half(
     examples = of_category(every, Category.INPUT)["shape"]
     lengths = [*weights, *(re.sub(r"^\[\d+", "", one) for one in examples)]
     known = {*re.findall(r"\d+", str(lengths))}
-    if str(batch) not in known:  # recurrent layers have it second
-        is_batch |= shapes.str.match(rf"\[\d+,{batch},")
+    # recurrent layers have it second, XLA's layouts anywhere
+    if str(batch) not in known:
+        is_batch |= shapes.str.contains(rf",{batch}[,\]]")
     length = shapes.astype(str).str.extract(r"^\[(\d+),\1(?:,\d+)?\]$", expand=False)
     is_pair = length.notna() & ~length.isin(known)
     is_zeros = rows["op"].map(is_in_gradient_scope).astype(bool)  # as gradients

@@ -40,10 +40,10 @@ def test_every_row_and_column_is_in_the_csv(tmp_path: Any) -> None:
 
 
 def program_of(report: ReportFile, trend: Any, *findings: Finding) -> ReportFile:
-    """Return the report as that of a script on the CPU."""
+    """Return the report as that of a script of TensorFlow 1 on the CPU."""
     slope = TrendFigures(trend=trend, low_bytes=-1, high_bytes=1, level_bytes=1)
     program = ProgramFigures(
-        step="a call of f",
+        step="a call of Session.run",
         steps=20,
         warmup=3,
         device=slope,
@@ -125,3 +125,4 @@ def test_the_code_names_the_list_that_holds(kept: str, shape: str, code: str) ->
     found = Finding(id=kept, severity="high", title=title, detail="", evidence=rows)
     report = replace(opened_sample("cnn").report, findings=(found,))
     assert change_items(report)[0].code.partition("\nkeras")[0] == code
+    assert not change_items(program_of(report, "flat", found))[0].code
