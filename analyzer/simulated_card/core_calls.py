@@ -16,16 +16,19 @@ from analyzer.simulated_card.core_build import CORE
 
 
 @contextmanager
-def delay_kernels(launch_ns: int, kernel_ns: int) -> Iterator[None]:
-    """In the block, launches take up to ``launch_ns`` longer, and each kernel ``kernel_ns``."""
+def delay_kernels(launch_ns: int, kernel_ns: int, tick_ns: int) -> Iterator[None]:
+    """In the block, launches take up to ``launch_ns`` longer, and each kernel ``kernel_ns``.
+
+    With ``tick_ns`` all threads launch at its multiples alone.
+    """
     set_delays = ctypes.CDLL(CORE).simulated_card_delay
-    set_delays.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
-    set_delays(launch_ns, kernel_ns)
+    set_delays.argtypes = [ctypes.c_uint64] * 3
+    set_delays(launch_ns, kernel_ns, tick_ns)
 
     try:
         yield
     finally:
-        set_delays(0, 0)
+        set_delays(0, 0, 0)
 
 
 def write_to_card(address: int, value: bytes) -> None:

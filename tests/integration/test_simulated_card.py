@@ -150,7 +150,7 @@ def test_a_large_card_has_a_short_pool_until_a_step_needs_more(
 def test_a_compiled_step_takes_its_tokens_on_the_card(workbench: Workbench) -> None:
     ran = run(workbench, "trace", "compiled_tokens", "--batch-size", "64", "--growth")
     assert ran["peak"]["allocated_bytes"] <= ran["peak"]["pool_bytes"] < 1 << 30
-    assert "read after their training at gpu_steps.py" in str(ran["notes"])
+    assert "should have computed are read at gpu_steps.py" in str(ran["notes"])
     tokens = 1 << 20  # 64 x 4096 integers
     assert ran["categories_at_peak"]["input"] == pytest.approx(tokens, rel=0.01)
 

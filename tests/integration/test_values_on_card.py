@@ -70,9 +70,12 @@ def test_an_unknown_value_is_named_and_gives_a_range(
     assert stated["low_bytes"] <= none < most <= stated["high_bytes"]
 
 
-def test_values_of_freed_memory_are_no_counts(workbench: Workbench) -> None:
+def test_values_of_freed_memory_are_no_counts_and_reads_of_python_are_named(
+    workbench: Workbench,
+) -> None:
     document = trace(workbench, "value_steps.py:reuse_memory", "--gpu", "t4")
     assert document["error"] is None
+    assert "(read in Python)" in str(document["warnings"])
 
 
 def test_a_script_gets_its_values_and_an_unknown_one_that_ends_it_is_named(

@@ -55,13 +55,16 @@ _MOST_REPEATS = 37
 _REPEAT_SHARE = 0.1  # of the time of tracing and running the step
 _REPEATS_S = 1.0  # for repeats if that share is shorter; most of it is delays
 
-# Delays of the repeats in turn, in ns: the longest of a launch, and that of each kernel. Runs in one
-# process are alike; other threads and cards are slower or faster, and ops end in another order.
-_DELAYS = ((0, 0), (100_000, 0), (0, 50_000), (200_000, 100_000))
+# Delays of the repeats in turn, in ns: the longest of a launch, that of each kernel, and the tick of the
+# launches. Runs in one process are alike; other threads and cards are slower or faster, and ops end in
+# another order.
+_NO_DELAY = (0, 0, 0)
+_DELAYS = (_NO_DELAY, (100_000, 0, 0), (0, 50_000, 0), (200_000, 100_000, 0))
 
 # Delay of the traced steps and of every second repeat if the host computes values for the card. That
-# takes longer than the card's own launches; with it, other ops run before the values are there.
-_LONG_DELAY = (1_000_000, 0)
+# takes longer than the card's own launches; with it, other ops run before the values are there, and
+# branches that wait for them go on side by side.
+_LONG_DELAY = (0, 0, 1_000_000)
 
 
 @contextmanager
@@ -233,7 +236,7 @@ def _run_step(state: Capturing, index: int, partitions: list[Any] | None) -> Non
         stack.enter_context(collect_executed_graphs(partitions if has_graph else None))
         if "SIMULATED_CARDS" in os.environ:
             is_long = index and state.computed
-            stack.enter_context(delay_kernels(*_LONG_DELAY if is_long else (0, 0)))
+            stack.enter_context(delay_kernels(*_LONG_DELAY if is_long else _NO_DELAY))
 
         _call_step(state, index)
 
@@ -302,7 +305,7 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
             return
 
 
-def _measure_repeat(state: Capturing, delays: tuple[int, int]) -> TwoSizes:
+def _measure_repeat(state: Capturing, delays: tuple[int, int, int]) -> TwoSizes:
     """Run the step once with delays; return its peaks on the first card."""
     card = "GPU:0"
     tf.config.experimental.reset_memory_stats(card)

@@ -32,16 +32,10 @@ from analyzer.capture.targets.host_setup import (
     find_original,
     keep_value,
     make_host_variable,
+    read_as_array,
 )
-from analyzer.capture.watch.user_lines import find_calling_line
+from analyzer.capture.watch.user_lines import find_calling_line, is_for_logs
 from analyzer.simulated_card.core_calls import write_to_card
-
-_READS = {
-    "__bool__": "a branch",
-    "__int__": "a number in Python",
-    "__index__": "a number in Python",
-}
-
 
 # Elements up to which integers and truths keep their values on the host.
 _MOST_ELEMENTS = 1 << 22
@@ -92,12 +86,10 @@ class ProgramValues:
                 (private.Function, "__call__", self.call_function),
                 (private.constant_op, "convert_to_eager_tensor", self._convert),
                 (private.EagerTensorBase, "_numpy", self._read_array),
+                (np, "array", read_as_array),
+                (np, "asarray", read_as_array),
             ):
                 stack.enter_context(wrap_calls(owner, name, call))
-
-            for name, decides in _READS.items():
-                read = partial(self._read, name, decides)
-                stack.enter_context(wrap_calls(private.EagerTensorBase, name, read))
 
             yield
 
@@ -379,33 +371,31 @@ class ProgramValues:
             parts,
         )
 
-    def _read(self, method: str, decides: str, old: Any, tensor: Any) -> Any:
-        """Name a value of the card that Python reads with a method of a tensor."""
-        if self._is_running or _find_host_value(tensor) is not None:
+    def _read_array(self, old: Any, tensor: Any) -> Any:
+        """Return a tensor's value as NumPy has it; the host's if it is known, else name the read.
+
+        All reads of Python end here: ``if``, ``float``, ``int``, ``format``, ``np.asarray``, ``item``.
+        Truths are true if unknown conditions are taken to be true, all other values are 0.
+        """
+        original = find_original(tensor)
+        if original is not None or self._is_running:
+            return old(tensor if original is None else original)
+
+        line = self.last_read = find_calling_line()
+        if not is_for_logs():
+            self._note("value", "read in Python")
+
+        is_true = self._selects_all and line not in self._true_lines
+        if tensor.dtype != tf.bool or not is_true:
             return old(tensor)
 
-        line = self._note(method.strip("_"), decides)
-        is_first = line not in self._true_lines
-        if method == "__bool__" and self._selects_all and is_first:
-            self._true_lines.add(line)  # once: a loop may end at this value
-            return True
+        self._true_lines.add(line)  # once: a loop may end at this value
+        return np.ones(tensor.shape, bool)
 
-        return old(tensor)
-
-    def _read_array(self, old: Any, tensor: Any) -> Any:
-        """Return a tensor's value as NumPy has it; the host's if it is known."""
-        original = find_original(tensor)
-        if original is None and not self._is_running:
-            self.last_read = find_calling_line()
-
-        return old(tensor if original is None else original)
-
-    def _note(self, name: str, decides: str) -> str:
-        """Note an unknown value; return the line of the user's code."""
+    def _note(self, name: str, decides: str) -> None:
+        """Note an unknown value with the line of the user's code."""
         line = find_calling_line()
         self.unknown[f"{name} at {line}" if line else name] = decides
-
-        return line
 
 
 def _list_tensors(structure: Any) -> list[Any]:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from analyzer.capture import private_names as private
 from analyzer.capture.private_names import get_classes
 from analyzer.capture.run.wrapped_calls import wrap_calls
-from analyzer.capture.watch.user_lines import find_calling_line
+from analyzer.capture.watch.user_lines import find_calling_line, is_for_logs
 
 _CARD = "/GPU:0"
 HOST = "/device:CPU:0"
@@ -55,6 +55,11 @@ def find_original(tensor: Any) -> Any:
     return getattr(tensor, _HOST_VALUE, None if is_on_card else tensor)
 
 
+def read_as_array(old: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make an array of a tensor's value as Python reads it; NumPy reads the card's memory itself."""
+    return old(*(one.numpy() if _can_move(one) else one for one in args), **kwargs)
+
+
 def make_host_variable(value: Any, **settings: Any) -> Any:
     """Return a variable of ours on the host, with a value or a function that makes it."""
     with tf.init_scope(), tf.device(HOST):
@@ -76,11 +81,11 @@ class SetupValues:
         self.read_at = ""  # the last line of the user that read such a value
 
     def list_notes(self) -> list[str]:
-        """Return a sentence if weights were read that the card should have trained."""
+        """Return a sentence if values were read that the card should have computed."""
         note = (
-            f"Weights or statistics are read after their training at {self.read_at}. A simulated card "
-            "trains nothing, so their first values were read: sizes and branches that depend on trained "
-            "ones may differ."
+            f"Values that the card should have computed are read at {self.read_at}. A simulated card "
+            "computes nothing, so these are first weights or zeros: sizes and branches that depend on "
+            "them may differ."
         )
 
         return [note] if self.read_at else []
@@ -272,12 +277,19 @@ def _call_anywhere(old: Any, *args: Any, **kwargs: Any) -> Any:
 def _call_compiled(
     values: SetupValues, old: Any, function: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call a function; one of XLA must run where its variables are. No copy on the host is trained."""
-    with tf.device(None) if private.is_jit_compiled(function) else nullcontext():
+    """Call a function; one of XLA must run where its variables are. No copy on the host is trained.
+
+    What it returns is unknown if XLA compiled it, or if it trains.
+    """
+    is_compiled = private.is_jit_compiled(function)
+    with tf.device(None) if is_compiled else nullcontext():
         result = old(function, *args, **kwargs)
 
     if tf.executing_eagerly():
-        values.trained |= private.find_assigned_handles(function)
+        assigned = private.find_assigned_handles(function)
+        values.trained |= assigned
+        if (assigned or is_compiled) and not is_for_logs():
+            values.read_at = find_calling_line()
 
     return result
 

@@ -33,6 +33,20 @@ def find_calling_line() -> str:
     return "" if frame is None else format_line(frame)
 
 
+def is_for_logs() -> bool:
+    """Return whether Keras reads a value of a tensor: it does so for its logs after each step.
+
+    The innermost code outside TensorFlow and this package reads it.
+    """
+    frame = inspect.currentframe()
+    name = __name__
+    while frame is not None and name.startswith(("analyzer.", "tensorflow.")):
+        name = frame.f_globals["__name__"]
+        frame = frame.f_back
+
+    return "keras." in name  # also tf_keras
+
+
 def find_calling_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame of the user's code from ``frame`` on, or None."""
     while frame is not None and not is_own(frame.f_code.co_filename):

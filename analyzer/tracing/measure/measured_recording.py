@@ -503,8 +503,8 @@ def _warn_about_values(note: RunNote) -> list[str]:
     names = [f"{name} ({decides})" for name, decides in note.unknown_values.items()]
     steps = (
         f"Step {STEP_WITH_ALL} ran as if they select everything, the other steps as if they select "
-        "nothing: the peaks of the steps are the range, without further trips of a loop and with sizes "
-        "without a bound taken for 0."
+        "nothing: the peaks of the steps are the range, without further trips of a loop. Sizes without "
+        "a bound and numbers that Python reads are taken for 0."
     )
     if note.watch is not None and note.watch.whole_run:
         steps = "The program ran as if they select nothing, so a failure here may not occur on a card."

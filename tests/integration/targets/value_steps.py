@@ -85,10 +85,12 @@ def undecided_eagerly():
 def reuse_memory():
     """Return an eager step whose segments lie where known values were.
 
-    The gradient of its tile reshapes to a shape that TensorFlow transposes on the card.
+    The gradient of its tile reshapes to a shape that TensorFlow transposes on the card. Python reads the
+    input, which is known, and a number that is not.
     """
 
     def step(x):
+        assert np.asarray(x).all()
         with tf.device("/GPU:0"):
             old = [tf.identity(tf.constant(np.full(512, -5))) for _ in range(64)]
         del old
@@ -96,6 +98,7 @@ def reuse_memory():
             tape.watch(x)
             wide = tf.tile(x, (1, 2))
         slope = tape.gradient(wide, x)
+        float(tf.reduce_sum(slope))
         return tf.math.segment_mean(slope, tf.argmax(2 * x, 1, tf.int32))
 
     return step, (draw(ROWS, WIDTH),)

@@ -41,17 +41,20 @@ static Stream *real(void *s) { return (uintptr_t)s < 16 ? &null_stream : s; }
 void mark_modules(void *stream) { real(stream)->modules = 1; }
 int runs_modules(void *stream) { return real(stream)->modules; }
 // Delays that vary the order of a step's ops, as threads and cards of other speeds would: a thread waits up
-// to launch_most_ns before it launches a kernel, and each kernel takes kernel_ns. All waits of a step take
-// about MOST_WAITS_NS, if it launches as many kernels as were launched between the calls before.
+// to launch_most_ns before it launches a kernel, and each kernel takes kernel_ns. With tick_ns all threads
+// launch at its multiples alone: branches that wait for values then go on side by side, as on a card that has
+// the values at once. All waits of a step take about MOST_WAITS_NS, if it launches as many kernels as were
+// launched between the calls before.
 enum { MOST_WAITS_NS = 50000000 };
-static uint64_t launch_most_ns, launched, launches_of_step;
-API(simulated_card_delay)(uint64_t launch_ns, uint64_t kernel) {
+static uint64_t launch_most_ns, tick_ns, launched, launches_of_step;
+API(simulated_card_delay)(uint64_t launch_ns, uint64_t kernel, uint64_t tick) {
   uint64_t recent = __atomic_exchange_n(&launched, 0, __ATOMIC_RELAXED);
   if (recent)
     launches_of_step = recent;
   uint64_t share = launches_of_step ? 2ull * MOST_WAITS_NS / launches_of_step : UINT64_MAX;
   launch_most_ns = launch_ns < share ? launch_ns : share;
   kernel_ns = kernel < share ? kernel : share;
+  tick_ns = tick < share / 2 ? tick : share / 2;
   return OK;
 }
 static void delay_launch(void) {
@@ -64,6 +67,8 @@ void launch(void *stream) {
   __atomic_add_fetch(&launched, 1, __ATOMIC_RELAXED);
   if (launch_most_ns)
     delay_launch();
+  if (tick_ns)
+    sleep_to((now() / tick_ns + 1) * tick_ns);
   if (!kernel_ns)
     return;
   Stream *s = real(stream);
