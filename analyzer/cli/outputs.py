@@ -101,12 +101,6 @@ class Outputs(PageOutputs):
         Path | None,
         option("Write ops and tensors as node-link JSON, for networkx."),
     ] = None
-    torch_snapshot: Annotated[
-        Path | None,
-        option(
-            "Write a memory snapshot (.pickle) for pytorch.org/memory_viz and Mosaic."
-        ),
-    ] = None
     max_peak: Annotated[
         str | None,
         option("Exit with 3 if the requested peak is above this size, such as 10GiB."),
@@ -145,7 +139,6 @@ class Outputs(PageOutputs):
             (self.csv, result.to_csv),
             (self.markdown, partial(result.to_markdown, max_peak_bytes=limit)),
             (self.graph, result.to_graph),
-            (self.torch_snapshot, result.to_torch_snapshot),
         )
 
         if limit is not None and result.report.peak.requested_bytes > limit:

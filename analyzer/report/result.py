@@ -131,13 +131,6 @@ class Result(ReportOutput):
 
         write_text(Path(path), to_node_link(self.graph))
 
-    def to_torch_snapshot(self, path: StrPath) -> None:
-        """Write a memory snapshot of PyTorch, for pytorch.org/memory_viz and Mosaic."""
-        from analyzer.report.torch_snapshot import torch_snapshot
-
-        with output_file(Path(path)) as temporary:
-            temporary.write_bytes(torch_snapshot(self.recording))
-
     def __repr__(self) -> str:
         report = self.report
         return f"<{report.kind} of {report.target.text}: {report.answer[0]}>"

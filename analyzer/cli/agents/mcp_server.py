@@ -40,7 +40,6 @@ _LEFT_OUT = frozenset(
         "csv",
         "markdown",
         "graph",
-        "torch_snapshot",
         "max_peak",
         "scheduler",
     }
