@@ -151,8 +151,9 @@ def _largest_categories(report: ReportFile) -> str:
 
     what = "heap and stack" if report.device.kind == "tpu" else "tensors"
 
-    has_larger_call = any(one.id == "larger-call" for one in report.findings)
-    start = "The steps peak at" if has_larger_call else "Peak"
+    larger = ("larger-call", "later-steps")
+    has_larger = any(one.id in larger for one in report.findings)
+    start = "The traced steps peak at" if has_larger else "Peak"
 
     return f"{start} {peak} of {what}: {', '.join(parts)}."
 

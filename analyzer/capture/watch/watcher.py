@@ -568,7 +568,11 @@ class Watcher:
         growth = self._growth
 
         record, line = self._top
-        is_step = record is self._chosen is not None and line == self._candidates.where
+        is_step = False
+
+        # Another phase of training, such as a second ``fit``, is not the traced one.
+        if record is not None and record is self._chosen:
+            is_step = line in (self._candidates.where, "") or line != record.called_at
 
         return replace(
             self._held,

@@ -382,8 +382,8 @@ def find_larger_call(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     if watch.peak_call in lines or saves < LOW * own_bytes:
         return
 
-    trained_at = [one.called_at for one in watch.functions if one.calls == watch.steps]
-    if watch.peak_call in trained_at:
+    steps = [one for one in watch.functions if watch.step.endswith(one.name)]
+    if watch.peak_call in [one.called_at for one in steps]:
         yield Finding(
             id="later-steps",
             severity=analysis.rate(saves),

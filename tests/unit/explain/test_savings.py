@@ -33,6 +33,7 @@ from analyzer.model.contract.run_note import (
     Op,
     StepConfig,
     TensorSpec,
+    TracedFunction,
     WatchNote,
 )
 from analyzer.model.graph.graph_index import build_graph_index
@@ -331,3 +332,19 @@ def test_a_layout_copy_of_an_eager_convolution_is_workspace() -> None:
         jit=False,
     )
     assert labels.role[0] == COPY_ROLE
+
+
+def test_a_later_phase_of_training_is_no_saving() -> None:
+    analysis = analysis_of(buffer(MIB, 0, 40, Category.ACTIVATION))
+    step = TracedFunction(name="train", where="a.py:9", called_at="a.py:2")
+    watch = WatchNote(
+        step="a call of train",
+        where="a.py:1",
+        peak_call="a.py:2",
+        own_peaks=(9 * MIB,),
+        functions=(step,),
+    )
+
+    (found,) = find_larger_call(with_recording(analysis, watch=watch), watch)
+
+    assert (found.id, found.saves_bytes) == ("later-steps", None)
