@@ -27,6 +27,9 @@ SHORT_POOL = "SIMULATED_CARD_POOL_MOST"
 # XLA compares sizes that only a run knows (``dynamic_padder.cc``); no kernel computes the result.
 _WITHOUT_CHECKS = "--xla_gpu_shape_checks=IGNORE"
 
+# LLVM makes the machine code of kernels, which never run, with little effort (``xla.proto``).
+_QUICK_KERNELS = "--xla_backend_optimization_level=0"
+
 # XLA runs no trials of the algorithms of products and convolutions (``xla.proto``).
 _WITHOUT_TRIALS = "--xla_gpu_autotune_level=0"
 
@@ -132,7 +135,8 @@ def make_card_environment(options: CaptureOptions, cache: Path) -> dict[str, str
     folder = make_library_folder(cache / "simulated_card")
     toolkit = folder / TOOLKIT
     data_dir = path_flag("--xla_gpu_cuda_data_dir", toolkit)
-    flags = [read_flags(own.get("XLA_FLAGS", "")), data_dir, _WITHOUT_CHECKS]
+    given = read_flags(own.get("XLA_FLAGS", ""))
+    flags = [given, data_dir, _WITHOUT_CHECKS, _QUICK_KERNELS]
     if options.skips_trials:
         flags.append(_WITHOUT_TRIALS)
 
