@@ -382,15 +382,18 @@ def find_larger_call(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     if watch.peak_call in lines or saves < LOW * own_bytes:
         return
 
-    steps = [one for one in watch.functions if watch.step.endswith(one.name)]
-    if watch.peak_call in [one.called_at for one in steps]:
+    for one in watch.functions:
+        if one.called_at != watch.peak_call or not watch.step.endswith(one.name):
+            continue
+
+        first = max([retrace.step for retrace in one.retraces], default=0)
         yield Finding(
             id="later-steps",
             severity=analysis.rate(saves),
-            title=f"Steps that were not traced need {format_bytes(own_bytes)}, the traced "
+            title=f"Steps after the first {first} need {format_bytes(own_bytes)}, the traced "
             f"ones {format_bytes(steps_bytes)} ({watch.peak_call})",
-            detail="This report is about the traced ones. Trace the others with --warmup, "
-            "the number of steps before them.",
+            detail=f"This report is about the traced ones. --warmup {first + watch.warmup} "
+            "traces the others.",
         )
 
         return

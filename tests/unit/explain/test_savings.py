@@ -31,6 +31,7 @@ from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.run_note import (
     LargeConstant,
     Op,
+    Retrace,
     StepConfig,
     TensorSpec,
     TracedFunction,
@@ -336,7 +337,13 @@ def test_a_layout_copy_of_an_eager_convolution_is_workspace() -> None:
 
 def test_a_later_phase_of_training_is_no_saving() -> None:
     analysis = analysis_of(buffer(MIB, 0, 40, Category.ACTIVATION))
-    step = TracedFunction(name="train", where="a.py:9", called_at="a.py:2")
+    again = Retrace(step=7, call=8, changed="a new function object")
+    step = TracedFunction(
+        name="train",
+        where="a.py:9",
+        called_at="a.py:2",
+        retraces=(again,),
+    )
     watch = WatchNote(
         step="a call of train",
         where="a.py:1",
@@ -348,3 +355,4 @@ def test_a_later_phase_of_training_is_no_saving() -> None:
     (found,) = find_larger_call(with_recording(analysis, watch=watch), watch)
 
     assert (found.id, found.saves_bytes) == ("later-steps", None)
+    assert "after the first 7 " in found.title
