@@ -51,7 +51,7 @@ def test_a_log_and_a_script_lead_to_a_batch_that_fits(folder: Path) -> None:
 
             same = {"target": "gpu_job.py:build_model", "gpu": "t4", "jit": False}
             same["limit"] = options["--limit"]
-            batch = int(options["--batch-size"])
+            batch = failure["shape"][0]
             answer = await ask("fit", **same, batch_size=batch)
             assert answer["exit_code"] == 3
             assert answer["wanted_fits"] is False
