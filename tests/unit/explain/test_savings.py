@@ -137,7 +137,6 @@ def test_half_the_batch_shrinks_only_tensors_of_the_batch() -> None:
     rows += [buffer(MIB, 20, 50, Category.GRADIENT, "", "[1024,64,4]")]
     (found,) = find_batch_tensors(analysis_of(*rows, batch=32))
     assert found.saves_bytes == 4 * MIB
-    assert "cuDNN" not in found.detail  # as no workspace grows
     # a weight that its op casts to half precision has no axis of the batch
     ops = ["net/dense/MatMul/Cast", "op1", "op2", "op3"]
     cast = analysis_of(*rows, batch=32, op=ops)
@@ -174,7 +173,6 @@ def test_half_the_batch_shrinks_only_tensors_of_the_batch() -> None:
     assert found.title.endswith(
         ", if the batch has 64 examples: 33.00 MiB in 5 tensors (100% of the peak)"
     )
-    assert "0.7 of height" in found.detail
 
 
 def test_a_second_peak_nearly_as_high_leaves_little_to_save() -> None:
@@ -311,14 +309,9 @@ def test_rows_of_an_eager_jacobian_are_not_added_up(op: str, count: int) -> None
         buffer(MIB, -1, 100, Category.PARAMETER, "kernel", "[512,512]"),
         buffer(8 * MIB, 50, 90, Category.ACTIVATION, "", "[8,512,512]"),
         *[buffer(MIB, 1, 80, Category.GRADIENT, "", "[512,512]")] * 8,
-        *[buffer(MIB, 1, 9, Category.ACTIVATION)] * 2,
-        op=["", op, *["MatMul"] * 10],
-        source=["", "softmax.py:1", *[""] * 8, *["loop.py:1"] * 2],
+        op=["", op, *["MatMul"] * 8],
     )
-    found = [*find_summands(analysis)]
-    assert len(found) == count
-    # one use in a loop: the line that runs most ops, not one that is alive at the peak
-    assert all("loop.py:1" in one.title for one in found)
+    assert len([*find_summands(analysis)]) == count
 
 
 def test_a_layout_copy_of_an_eager_convolution_is_workspace() -> None:
