@@ -182,7 +182,8 @@ def _convert_errors(text: str) -> Iterator[None]:
         hint = "Correct this line of your code."
         if isinstance(error, OSError | EOFError | tf.errors.NotFoundError):
             hint = f"No data is needed. {_ONLY_BUILD}"
-        elif isinstance(error, ModuleNotFoundError):
+        # A missing module of a package is of another version.
+        elif isinstance(error, ModuleNotFoundError) and "." not in str(error.name):
             hint = f"Start analyze in its folder, or pip install {error.name} (for {sys.executable})."
 
         raise TargetError(

@@ -714,21 +714,25 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     rows = rows.sort_values("requested_bytes", ascending=False, kind="stable")
     is_later = rows.groupby("sum").cumcount() >= (1 if is_known else _SUMMED_EAGERLY)
 
+    lines = analysis.rows["source"]
+    busiest = next(iter(lines[lines != ""].mode()), "")  # that of a loop
+
     for _, equal in rows.groupby(["source", "op_type"], observed=True):
         saves = saved_without_rows(analysis, equal[is_later[equal.index]])
         if saves < analysis.least_bytes:
             continue
 
         where = Tensors(analysis, graph).line_of(equal.iloc[0].to_dict())
-        where = where or next(filter(None, alive["source"]), "")
+        where = where or busiest
         shapes = " and ".join(equal["shape"].astype(str).unique()[:2])
         words = f"Gradients of {shapes} wait to be added up"
         detail = (
             "One weight or tensor is used several times in one step, as in an unrolled "
             "Python loop, and each use has a gradient of its own. Stack the inputs and "
-            "apply the op once, or write the loop with tf.while_loop or tf.scan, whose "
-            "gradient adds up trip by trip. Keras' TimeDistributed is such a loop: Dense needs "
-            "none, and other layers can take all time steps as one batch."
+            "apply the op once, or write the loop with tf.while_loop or tf.scan in a "
+            "tf.function, whose gradient adds up trip by trip. Keras' RNN(cell) and "
+            "TimeDistributed are such loops: Dense needs none, and other layers can take all "
+            "time steps as one batch."
         )
 
         name = "waits-for-sum"

@@ -101,9 +101,10 @@ def _instant_of_failure(analysis: Analysis) -> int:
 
     TensorFlow's allocator retries for ten seconds (allocator_retry.cc, ``kMaxMillisToWait`` in
     bfc_allocator.cc) while its other work ends, and for one second on a simulated card. The bytes in use
-    at the end are those when the wait began. So the instant is the start of the last long wait after
-    which no more bytes were in use. Algorithms tried during compilation may have used more before.
-    Without such a wait, it is the instant of the highest allocated bytes.
+    at the end are those when the wait began. So the instant is the start of the first long wait after
+    which no more bytes were in use; a later one may be at the end, when the step freed its tensors.
+    Algorithms tried during compilation may have used more before. Without such a wait, it is the instant
+    of the highest allocated bytes.
     """
     first = analysis.first if analysis.step is not None else 0
     events = analysis.recording.events
@@ -116,10 +117,9 @@ def _instant_of_failure(analysis: Analysis) -> int:
     least_ps = _LEAST_SIMULATED_WAIT_PS if is_simulated else _LEAST_WAIT_PS
     waits = np.diff(events["time_ps"].to_numpy()[own]) >= least_ps
 
-    if waits.any():
-        began = int(own[np.flatnonzero(waits)[-1]])
+    for began in own[:-1][waits]:
         if window[began - first :].max() == window[began - first]:
-            return began
+            return int(began)
 
     return first + int(window.argmax())
 

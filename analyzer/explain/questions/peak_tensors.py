@@ -124,26 +124,34 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     saves = saved_without(analysis, freed, rows["born"], rows["dies"])
     is_stated = analysis.recording.step_config.batch_size is not None
     guess = "" if is_stated else f", if the batch has {batch:,} examples"
+    detail = "Variables and their gradients keep their size."
+    if (growing["category"] == Category.WORKSPACE).any():
+        detail += (
+            " Workspaces count as half, but cuDNN may take another algorithm for a "
+            "smaller batch."
+        )
+
     yield Finding(
         id="batch-tensors",
         severity=analysis.rate(saves),
         title=f"{format_bytes(growing_bytes)} of tensors grow with the batch size{guess} "
         f"({growing_bytes / analysis.peak.requested_bytes:.0%} of the peak)",
-        detail="Variables and their gradients keep their size. Workspaces count as half, but "
-        "cuDNN may take another algorithm for a smaller batch.",
+        detail=detail,
         saves_bytes=saves,
     )
 
     is_matrix = growing["shape"].astype(str).str.match(rf"\[{batch},\d+\]$")
     images = growing[~is_matrix]
     given = of_category(images, Category.INPUT)["shape"]
-    if given.astype(str).str.count(_LONG_AXIS).max() > 1:
+    long_axes = given.astype(str).str.count(_LONG_AXIS).max()
+    if long_axes > 1:
+        sides = "0.8 of each axis" if long_axes > 2 else "0.7 of height and width"
         yield report_share(
             analysis,
             "image-tensors",
             f"Tensors that grow with the size of the images{guess}",
             "Images with half as many pixels, or patches of them, leave half of these tensors: "
-            "0.7 of height and width, or 0.8 of each axis of a volume.",
+            f"{sides}.",
             images,
             saves=saved_without_rows(analysis, images, 0.5),
         )

@@ -298,9 +298,9 @@ _FLOATS = frozenset(
 )
 _GRADIENT_TYPE = re.compile(r"\w*(Grad|GradV\d|GradWithArgmax|Backprop\w*)")
 
-# Types of ops that make random numbers or constants, which are no activations.
+# Types of ops that make random numbers, constants or the buffer of a sum, which are no activations.
 _FROM_NOTHING = re.compile(
-    r"(Stateless)?(Random|TruncatedNormal|Multinomial)\w*|Fill|\w+Like"
+    r"(Stateless)?(Random|TruncatedNormal|Multinomial)\w*|Fill|\w+Like|TemporaryVariable"
 )
 
 # Types of ops that make truths or bits; MLIR's kernels request memory without an element type.

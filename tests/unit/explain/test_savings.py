@@ -139,6 +139,7 @@ def test_half_the_batch_shrinks_only_tensors_of_the_batch() -> None:
     rows += [buffer(MIB, 20, 50, Category.GRADIENT, "", "[1024,64,4]")]
     (found,) = find_batch_tensors(analysis_of(*rows, batch=32))
     assert found.saves_bytes == 4 * MIB
+    assert "cuDNN" not in found.detail  # as no workspace grows
     # a weight that its op casts to half precision has no axis of the batch
     ops = ["net/dense/MatMul/Cast", "op1", "op2", "op3"]
     cast = analysis_of(*rows, batch=32, op=ops)
@@ -175,6 +176,7 @@ def test_half_the_batch_shrinks_only_tensors_of_the_batch() -> None:
     assert found.title.endswith(
         ", if the batch has 64 examples: 33.00 MiB in 5 tensors (100% of the peak)"
     )
+    assert "0.7 of height" in found.detail
 
 
 def test_a_second_peak_nearly_as_high_leaves_little_to_save() -> None:

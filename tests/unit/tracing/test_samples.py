@@ -5,8 +5,15 @@ import math
 from functools import cache
 
 import pytest
-from builders import SAMPLES, check_bytes_in_use, opened_sample, sample_folder
+from builders import (
+    SAMPLES,
+    check_bytes_in_use,
+    opened_sample,
+    sample_folder,
+    with_recording,
+)
 
+from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.model.contract.fields import Category
 from analyzer.model.units import format_bytes
 
@@ -143,3 +150,8 @@ def test_the_step_that_ran_out_of_memory() -> None:
     assert asked > limit - in_use
     assert f"{format_bytes(limit - in_use)} were free" in finding["detail"]
     assert finding["evidence"]
+    # a wait at the end of the step, when its tensors are freed, is of no request
+    events = result.recording.events.copy()
+    events.iloc[-1, events.columns.get_loc("time_ps")] += 10**13
+    late = with_recording(result.analysis, events=events)
+    assert failure_of(late) == result.report.failure
