@@ -105,6 +105,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "No data is needed. Name a function that only builds",
     ),
     "fails": (C + "fails", {}, "ZeroDivisionError"),
+    "a module of another version": (
+        C + "of_another_version",
+        {},
+        "Correct this line of your code",
+    ),
     "loss of another rank": (
         C + "scalar_output",
         {"loss": "mse"},

@@ -389,5 +389,9 @@ def loads_data():
         return network(name=file.name)
 
 
+def of_another_version():
+    import keras.layers.experimental  # noqa: F401
+
+
 def fails():
     return network(name=1 / 0)

@@ -313,9 +313,14 @@ def test_rows_of_an_eager_jacobian_are_not_added_up(op: str, count: int) -> None
         buffer(MIB, -1, 100, Category.PARAMETER, "kernel", "[512,512]"),
         buffer(8 * MIB, 50, 90, Category.ACTIVATION, "", "[8,512,512]"),
         *[buffer(MIB, 1, 80, Category.GRADIENT, "", "[512,512]")] * 8,
-        op=["", op, *["MatMul"] * 8],
+        *[buffer(MIB, 1, 9, Category.ACTIVATION)] * 2,
+        op=["", op, *["MatMul"] * 10],
+        source=["", "softmax.py:1", *[""] * 8, *["loop.py:1"] * 2],
     )
-    assert len([*find_summands(analysis)]) == count
+    found = [*find_summands(analysis)]
+    assert len(found) == count
+    # one use in a loop: the line that runs most ops, not one that is alive at the peak
+    assert all("loop.py:1" in one.title for one in found)
 
 
 def test_a_layout_copy_of_an_eager_convolution_is_workspace() -> None:

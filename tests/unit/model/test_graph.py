@@ -14,6 +14,7 @@ from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import (
     ScopeTable,
     build_graph_index,
+    makes_activation,
 )
 from analyzer.model.graph.networkx_graph import build_graph, node_name
 
@@ -157,3 +158,8 @@ def test_the_size_of_a_buffer_gives_its_batch() -> None:
     spec = TensorSpec("float32", (-1, 8))
     assert spec.of_size(32 * 8 * 4) == TensorSpec("float32", (32, 8))
     assert TensorSpec("float32", (4, 8)).of_size(256) is None
+
+
+def test_the_buffer_of_a_sum_of_gradients_is_no_activation() -> None:
+    # as Grappler splits a large ``AddN`` (``RewriteAddN`` in ``memory_optimizer.cc``)
+    assert not makes_activation("TemporaryVariable")
