@@ -72,6 +72,7 @@ _OF_A_STEP = (
     layers.find_kept_again,
     layers.find_calls,
     layers.find_trained_base,
+    layers.find_wide_layer,
     peak_tensors.find_whole_set,
     peak_tensors.find_eager_results,
     peak_tensors.find_batch_tensors,

@@ -29,6 +29,7 @@ CAUSES = {
     "recomputable": "gated",
     "kept-again": "called looped",
     "wide-kernel": "flattened recurrent",
+    "wide-layer": "widened",
     "image-tensors": "volumes",
     "one-hot": "targets words",
     "trained-base": "pretrained",

@@ -1,7 +1,10 @@
 """Layers and elementwise functions whose form takes much of the peak."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
+from typing import Any
+
+import pandas as pd
 
 from analyzer.explain.analysis import (
     Analysis,
@@ -28,12 +31,75 @@ from analyzer.model.recording.records import Finding
 
 _CALLS = 4  # of a layer in a step
 _LEAST_KERNEL = 0.1  # of the peak
+_LEAST_WIDE = 0.5  # of the peak
+_WITH_KERNEL = "with gradients and the optimizer's tensors"
 _GATES = 4  # of an LSTM, whose kernel has their weights side by side
 _MANY_TRIPS = 256  # of a loop, such as a recurrent layer's
 
 
 def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report the kernel of a product with flattened images or sequences."""
+    for kernel, same in _find_kernel(analysis, _LEAST_KERNEL):
+        length = kernel["shape"].partition(",")[0][1:]
+        images = {
+            shape: op.source
+            for op in tensors.graph.ops.values()
+            if op.type == "Reshape"
+            for shape, _ in map(tensors.size_of, op.inputs[:1])
+            if shape.count(",") > 1
+            and tensors.size_of(f"{op.name}:0")[0]
+            == f"{shape.partition(',')[0]},{length}]"
+        }
+        inputs = of_category(analysis.rows, "input")["shape"]
+        image = max(images, default="")
+        if image in {"", *inputs}:
+            return
+
+        yield report_share(
+            analysis,
+            "wide-kernel",
+            f"{kernel['variable']} {kernel['shape']} {_WITH_KERNEL}",
+            f"It multiplies all numbers of {image}. Pool first, with "
+            "GlobalAveragePooling2D() (1D for a sequence) in place of Flatten(), or further "
+            "MaxPooling2D(). The saving is that without these tensors.",
+            analysis.at_peak(same),
+            images[image],
+            saved_without_rows(analysis, same),
+        )
+
+
+def find_wide_layer(analysis: Analysis) -> Iterator[Finding]:
+    """Report a hidden layer with at least as many units as the input has features."""
+    inputs = of_category(analysis.rows, "input")["shape"].astype(str)
+    others = of_category(analysis.rows, "parameter")["shape"].astype(str)
+
+    for kernel, same in _find_kernel(analysis, _LEAST_WIDE):
+        features, _, units = kernel["shape"].strip("[]").partition(",")
+        is_first = inputs.str.match(rf"\[\d+,{features}\]$").any()
+        # The last layer has a unit for each class or feature, which no other kernel reads.
+        is_read = others.str.startswith(f"[{units},") & others.ne(kernel["shape"])
+        if not is_first or not is_read.any() or int(units) < int(features):
+            return
+
+        yield report_share(
+            analysis,
+            "wide-layer",
+            f"{kernel['variable']} {kernel['shape']} {_WITH_KERNEL}",
+            f"A hidden layer has {int(units):,} units for {int(features):,} features, and its "
+            "kernel a number for each pair. Leave the layer out, or give it fewer units, "
+            "which shrinks these tensors in proportion. The saving is that without them.",
+            same,
+            find_layer_line(analysis, same[same["variable"] != ""]),
+        )
+
+
+def _find_kernel(
+    analysis: Analysis, least_ratio: float
+) -> Iterator[tuple[dict[Hashable, Any], pd.DataFrame]]:
+    """Yield the largest kernel that learns, with all tensors of its size.
+
+    With them it is at least ``least_ratio`` of the peak.
+    """
     alive = analysis.alive
     kernels = alive[alive["variable"] != ""]
     if analysis.recording.step_config.infers:
@@ -49,37 +115,9 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         is_packed = rows["layer"].isin(layers)
         is_packed &= rows["requested_bytes"] >= size // _GATES
         same = rows[is_same | is_packed]
-        at_peak = analysis.at_peak(same)
-        if sum_requested(at_peak) < _LEAST_KERNEL * analysis.peak.requested_bytes:
-            return
-
-        length = kernel["shape"].partition(",")[0][1:]
-        images = {
-            shape: op.source
-            for op in tensors.graph.ops.values()
-            if op.type == "Reshape"
-            for shape, _ in map(tensors.size_of, op.inputs[:1])
-            if shape.count(",") > 1
-            and tensors.size_of(f"{op.name}:0")[0]
-            == f"{shape.partition(',')[0]},{length}]"
-        }
-        inputs = of_category(rows, "input")["shape"]
-        image = max(images, default="")
-        if image in {"", *inputs}:
-            return
-
-        yield report_share(
-            analysis,
-            "wide-kernel",
-            f"{kernel['variable']} {kernel['shape']} with gradients and the optimizer's "
-            "tensors",
-            f"It multiplies all numbers of {image}. Pool first, with "
-            "GlobalAveragePooling2D() (1D for a sequence) in place of Flatten(), or further "
-            "MaxPooling2D(). The saving is that without these tensors.",
-            at_peak,
-            images[image],
-            saved_without_rows(analysis, same),
-        )
+        least = least_ratio * analysis.peak.requested_bytes
+        if sum_requested(analysis.at_peak(same)) >= least:
+            yield kernel, same
 
 
 def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:

@@ -442,6 +442,16 @@ def flattened_mended():
     return flattened(16, lambda x: tf.reduce_mean(x, (1, 2)))
 
 
+def widened(width=2048):
+    """Return an autoencoder with a first layer as wide as its features, or a narrow one."""
+    layers = [keras.layers.Dense(units) for units in (width, 32, 2048)]
+    return built("adam", "mse", keras.Input((2048,), 4), *layers)
+
+
+def widened_mended():
+    return widened(32)
+
+
 def recurrent(pool=keras.layers.Flatten):
     """Return an LSTM of all numbers of images, or of their means."""
     return built(
