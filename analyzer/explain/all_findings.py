@@ -79,6 +79,7 @@ _OF_A_STEP = (
     peak_tensors.find_growth,
     peak_tensors.find_workspaces,
     peak_tensors.find_state,
+    peak_tensors.find_accumulators,
     peak_tensors.find_wide_numbers,
     peak_tensors.find_whole_tables,
     peak_tensors.find_input_copies,

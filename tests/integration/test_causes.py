@@ -30,6 +30,7 @@ CAUSES = {
     "kept-again": "called looped",
     "wide-kernel": "flattened recurrent",
     "wide-layer": "widened",
+    "accumulators": "accumulated",
     "image-tensors": "volumes",
     "one-hot": "targets words",
     "trained-base": "pretrained",

@@ -452,6 +452,17 @@ def widened_mended():
     return widened(32)
 
 
+def accumulated(steps=4):
+    """Return a model whose optimizer adds up the gradients of several steps, or not."""
+    optimizer = keras.optimizers.SGD(gradient_accumulation_steps=steps)
+    layers = [keras.layers.Dense(WIDTH) for _ in range(32)]
+    return built(optimizer, "mse", keras.Input((WIDTH,), WIDTH), *layers)
+
+
+def accumulated_mended():
+    return accumulated(None)
+
+
 def recurrent(pool=keras.layers.Flatten):
     """Return an LSTM of all numbers of images, or of their means."""
     return built(
