@@ -1,8 +1,7 @@
 """Layers and elementwise functions whose form takes much of the peak."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
@@ -95,7 +94,7 @@ def find_wide_layer(analysis: Analysis) -> Iterator[Finding]:
 
 def _find_kernel(
     analysis: Analysis, least_ratio: float
-) -> Iterator[tuple[dict[Hashable, Any], pd.DataFrame]]:
+) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
     """Yield the largest kernel that learns, with all tensors of its size.
 
     With them it is at least ``least_ratio`` of the peak.
@@ -105,7 +104,7 @@ def _find_kernel(
     if analysis.recording.step_config.infers:
         return  # another model, which has to learn
 
-    for kernel in kernels.nlargest(1, "requested_bytes").to_dict("records"):
+    for _, kernel in kernels.nlargest(1, "requested_bytes").iterrows():
         rows = analysis.rows
         size = kernel["requested_bytes"]
         is_same = rows["shape"].isin((kernel["shape"], ""))
@@ -275,9 +274,14 @@ def find_calls(analysis: Analysis) -> Iterator[Finding]:
     """
     rows = analysis.rows
     is_own = is_retained(rows) & (rows["layer"] != "")
-    kept = analysis.at_peak(rows[is_own])
+    kept = analysis.at_peak(rows[is_own]).copy()
+
+    # Between two calls of a layer other ops run, such as those of a loss. Ops of one call may be equal.
+    ordered = of_category(rows, "activation").sort_values("born")["layer"]
+    outermost = ordered.str.partition("/")[0]
+    kept["call"] = (outermost != outermost.shift()).cumsum()
     groups = kept.groupby(["layer", "op", "requested_bytes"], observed=True)
-    counts = groups["op"].transform("size")
+    counts = groups["call"].transform("nunique")
     kept = kept[counts >= _CALLS]
 
     if analysis.recording.structure.ops or not is_most(analysis, kept):

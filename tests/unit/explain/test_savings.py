@@ -248,9 +248,14 @@ def test_rows_of_a_table_are_no_examples() -> None:
 
 
 def test_calls_of_a_layer_in_one_tape_can_be_made_one_by_one() -> None:
-    rows = [buffer(MIB, 10, 50, Category.ACTIVATION)] * 4
-    (found,) = find_calls(analysis_of(*rows, op=["Relu"] * 4))
+    rows = [buffer(MIB, 10 + i, 50, Category.ACTIVATION) for i in range(8)]
+    ops = ["Relu"] * 8
+    layers = ["dense", ""] * 4
+    (found,) = find_calls(analysis_of(*rows, op=ops, layer=layers))
     assert found.saves_bytes == 3 * MIB
+    # equal results of one call are no calls
+    layers = ["block", "block/dense"] * 4
+    assert not [*find_calls(analysis_of(*rows, op=ops, layer=layers))]
 
 
 def test_ops_of_a_function_do_not_run_from_python() -> None:
