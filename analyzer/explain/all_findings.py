@@ -45,7 +45,6 @@ _CAUSES = (
     "input-resized",
     "product-order",
     "vectorized-loop",
-    "wide-kernel",
     "calls-in-tape",
     "recomputable",
     "one-hot",

@@ -31,15 +31,14 @@ from analyzer.model.recording.records import Finding
 _CALLS = 4  # of a layer in a step
 _LEAST_KERNEL = 0.1  # of the peak
 _LEAST_WIDE = 0.5  # of the peak
-_WITH_KERNEL = "with gradients and the optimizer's tensors"
 _GATES = 4  # of an LSTM, whose kernel has their weights side by side
 _MANY_TRIPS = 256  # of a loop, such as a recurrent layer's
 
 
 def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report the kernel of a product with flattened images or sequences."""
-    for kernel, same in _find_kernel(analysis, _LEAST_KERNEL):
-        length = kernel["shape"].partition(",")[0][1:]
+    for kernel, words, same in _find_kernel(analysis, _LEAST_KERNEL):
+        length = kernel.partition(",")[0][1:]
         images = {
             shape: op.source
             for op in tensors.graph.ops.values()
@@ -57,7 +56,7 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         yield report_share(
             analysis,
             "wide-kernel",
-            f"{kernel['variable']} {kernel['shape']} {_WITH_KERNEL}",
+            words,
             f"It multiplies all numbers of {image}. Pool first, with "
             "GlobalAveragePooling2D() (1D for a sequence) in place of Flatten(), or further "
             "MaxPooling2D(). The saving is that without these tensors.",
@@ -72,18 +71,18 @@ def find_wide_layer(analysis: Analysis) -> Iterator[Finding]:
     inputs = of_category(analysis.rows, "input")["shape"].astype(str)
     others = of_category(analysis.rows, "parameter")["shape"].astype(str)
 
-    for kernel, same in _find_kernel(analysis, _LEAST_WIDE):
-        features, _, units = kernel["shape"].strip("[]").partition(",")
+    for kernel, words, same in _find_kernel(analysis, _LEAST_WIDE):
+        features, _, units = kernel.strip("[]").partition(",")
         is_first = inputs.str.match(rf"\[\d+,{features}\]$").any()
         # The last layer has a unit for each class or feature, which no other kernel reads.
-        is_read = others.str.startswith(f"[{units},") & others.ne(kernel["shape"])
+        is_read = others.str.startswith(f"[{units},") & others.ne(kernel)
         if not is_first or not is_read.any() or int(units) < int(features):
             return
 
         yield report_share(
             analysis,
             "wide-layer",
-            f"{kernel['variable']} {kernel['shape']} {_WITH_KERNEL}",
+            words,
             f"A hidden layer has {int(units):,} units for {int(features):,} features, and its "
             "kernel a number for each pair. Leave the layer out, or give it fewer units, "
             "which shrinks these tensors in proportion. The saving is that without them.",
@@ -94,8 +93,8 @@ def find_wide_layer(analysis: Analysis) -> Iterator[Finding]:
 
 def _find_kernel(
     analysis: Analysis, least_ratio: float
-) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
-    """Yield the largest kernel that learns, with all tensors of its size.
+) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Yield the shape and name of the largest kernel that learns, and all tensors of its size.
 
     With them it is at least ``least_ratio`` of the peak.
     """
@@ -116,7 +115,9 @@ def _find_kernel(
         same = rows[is_same | is_packed]
         least = least_ratio * analysis.peak.requested_bytes
         if sum_requested(analysis.at_peak(same)) >= least:
-            yield kernel, same
+            words = "with gradients and the optimizer's tensors"
+            shape = kernel["shape"]
+            yield shape, f"{kernel['variable']} {shape} {words}", same
 
 
 def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:

@@ -15,7 +15,11 @@ from analyzer.explain.analysis import (
     saved_without,
     saved_without_rows,
 )
-from analyzer.explain.questions.amplification import Tensors, find_summands
+from analyzer.explain.questions.amplification import (
+    Tensors,
+    _last_wanted,
+    find_summands,
+)
 from analyzer.explain.questions.layers import find_calls
 from analyzer.explain.questions.peak_tensors import (
     find_batch_tensors,
@@ -35,7 +39,7 @@ from analyzer.model.contract.run_note import (
     TensorSpec,
     WatchNote,
 )
-from analyzer.model.graph.graph_index import build_graph_index
+from analyzer.model.graph.graph_index import GRADIENT_ROLE, build_graph_index
 from analyzer.model.recording.attribution import label_eager
 from analyzer.model.recording.labels import Labels
 from analyzer.model.recording.records import (
@@ -256,6 +260,36 @@ def test_calls_of_a_layer_in_one_tape_can_be_made_one_by_one() -> None:
     # equal results of one call are no calls
     layers = ["block", "block/dense"] * 4
     assert not [*find_calls(analysis_of(*rows, op=ops, layer=layers))]
+
+
+def test_a_kernel_of_flattened_images_comes_after_what_saves_more() -> None:
+    # GIVEN the kernel is a tenth of the peak, and the batch is the rest
+    kernel = buffer(4 * MIB, -1, 100, Category.PARAMETER, "kernel", "[16384,64]")
+    images = buffer(36 * MIB, 10, 50, Category.ACTIVATION, "", "[4,2359296]")
+    ops = [
+        Op("pool", "MaxPool", outputs=(TensorSpec("float32", (4, 64, 64, 4)),)),
+        Op(
+            "flat", "Reshape", ("pool:0",), outputs=(TensorSpec("float32", (4, 16384)),)
+        ),
+    ]
+    analysis = analysis_of(kernel, images, batch=4, layer=["dense", "pool"])
+    found = collect(with_recording(analysis, structure=build_graph_index(ops))).findings
+    assert [one.id for one in found] == ["batch-tensors", "wide-kernel"]
+
+
+def test_a_kernel_of_another_network_has_no_wanted_gradient() -> None:
+    # GIVEN two calls' gradients of a kernel are added up, then those of a bias
+    gradients = pd.DataFrame(
+        {
+            "born": [10, 12, 20, 22, 40],
+            "dies": [21, 21, 60, 60, 70],
+            "shape": ["[4,4]", "[4,4]", "[4,4]", "[4]", "[4,4]"],
+            "op": ["MatMul", "MatMul", "AddN", "AddN", "MatMul"],
+            "role": ["", "", GRADIENT_ROLE, GRADIENT_ROLE, ""],
+        }
+    )
+    # WHEN another network has a kernel of that shape, THEN its gradient is not the last wanted one
+    assert _last_wanted(gradients) == 12
 
 
 def test_ops_of_a_function_do_not_run_from_python() -> None:
