@@ -116,11 +116,17 @@ def collect(analysis: Analysis) -> Analysis:
     has_saving = any(one.id in _CAUSES and one.saves_bytes for one in kept)
     is_leaking = any(one.severity is Severity.HIGH for one in of_program)
 
+    # TensorFlow skips an algorithm whose workspace finds no room (``DnnScratchAllocator`` in
+    # ``conv_ops_gpu.h``), so other changes come first. A program that compiles its model again
+    # trains a loaded network on purpose.
+    watch = analysis.recording.watch
+    behind = {"workspace"}
+    if watch and watch.step_objects > 1:
+        behind.add("trained-base")
+
     def rank(one: Finding) -> tuple[bool, bool, float, bool, int]:
         is_cause = one.id in _CAUSES
-        # TensorFlow skips an algorithm whose workspace finds no room (``DnnScratchAllocator`` in
-        # ``conv_ops_gpu.h``), so other changes come first.
-        forward = is_cause - (one.id == "workspace")
+        forward = -1 if one.id in behind else is_cause
         severity = order.index(one.severity) - _AHEAD * forward
         is_growth = one.id in _ALWAYS or one.saves_bytes is None
         is_general = one not in of_program or not is_growth

@@ -68,8 +68,8 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
 
 def find_wide_layer(analysis: Analysis) -> Iterator[Finding]:
     """Report a hidden layer with at least as many units as the input has features."""
-    inputs = of_category(analysis.rows, "input")["shape"].astype(str)
-    others = of_category(analysis.rows, "parameter")["shape"].astype(str)
+    inputs = of_category(analysis.rows, "input")["shape"]
+    others = of_category(analysis.rows, "parameter")["shape"]
 
     for kernel, words, same in _find_kernel(analysis, _LEAST_WIDE):
         features, _, units = kernel.strip("[]").partition(",")
@@ -83,7 +83,7 @@ def find_wide_layer(analysis: Analysis) -> Iterator[Finding]:
             analysis,
             "wide-layer",
             words,
-            f"A hidden layer has {int(units):,} units for {int(features):,} features, and its "
+            f"A hidden layer has {units} units for {features} features, and its "
             "kernel a number for each pair. Leave the layer out, or give it fewer units, "
             "which shrinks these tensors in proportion. The saving is that without them.",
             same,
@@ -106,17 +106,17 @@ def _find_kernel(
     for _, kernel in kernels.nlargest(1, "requested_bytes").iterrows():
         rows = analysis.rows
         size = kernel["requested_bytes"]
-        is_same = rows["shape"].isin((kernel["shape"], ""))
+        shape = kernel["shape"]
+        is_same = rows["shape"].isin((shape, ""))
         is_same &= rows["requested_bytes"] == size
         # cuDNN packs a recurrent layer's weights gate by gate, and has scratch memory for them.
         layers = {kernel["layer"], kernel["layer"].rpartition("/")[0]} - {""}
         is_packed = rows["layer"].isin(layers)
         is_packed &= rows["requested_bytes"] >= size // _GATES
         same = rows[is_same | is_packed]
-        least = least_ratio * analysis.peak.requested_bytes
-        if sum_requested(analysis.at_peak(same)) >= least:
+        held = sum_requested(analysis.at_peak(same))
+        if held >= least_ratio * analysis.peak.requested_bytes:
             words = "with gradients and the optimizer's tensors"
-            shape = kernel["shape"]
             yield shape, f"{kernel['variable']} {shape} {words}", same
 
 
@@ -275,13 +275,15 @@ def find_calls(analysis: Analysis) -> Iterator[Finding]:
     """
     rows = analysis.rows
     is_own = is_retained(rows) & (rows["layer"] != "")
-    kept = analysis.at_peak(rows[is_own]).copy()
+    kept = analysis.at_peak(rows[is_own])
 
     # Between two calls of a layer other ops run, such as those of a loss. Ops of one call may be equal.
     ordered = of_category(rows, "activation").sort_values("born")["layer"]
     outermost = ordered.str.partition("/")[0]
-    kept["call"] = (outermost != outermost.shift()).cumsum()
-    groups = kept.groupby(["layer", "op", "requested_bytes"], observed=True)
+    calls = (outermost != outermost.shift()).cumsum()
+    groups = kept.assign(call=calls.reindex(kept.index)).groupby(
+        ["layer", "op", "requested_bytes"], observed=True
+    )
     counts = groups["call"].transform("nunique")
     kept = kept[counts >= _CALLS]
 

@@ -542,7 +542,7 @@ def find_accumulators(analysis: Analysis) -> Iterator[Finding]:
     of_batch = 2 * _freed_by_half(analysis, analysis.alive, batch).sum()
 
     # An update holds all gradients without sums too: they cost little if it is the peak.
-    if not batch or held < analysis.least_bytes or of_batch < held / 2:
+    if not batch or not analysis.least_bytes <= held <= 2 * of_batch:
         return
 
     saves = saved_without_rows(analysis, older)

@@ -47,8 +47,10 @@ from analyzer.model.recording.records import (
     COPY_ROLE,
     EVENTS,
     Device,
+    Finding,
     Kind,
     Recording,
+    Severity,
     Step,
     conform,
 )
@@ -262,30 +264,41 @@ def test_calls_of_a_layer_in_one_tape_can_be_made_one_by_one() -> None:
     assert not [*find_calls(analysis_of(*rows, op=ops, layer=layers))]
 
 
-def test_a_kernel_of_flattened_images_comes_after_what_saves_more() -> None:
-    # GIVEN the kernel is a tenth of the peak, and the batch is the rest
+def test_what_saves_more_or_is_no_fault_comes_first() -> None:
+    # GIVEN a kernel of flattened images is a tenth of the peak, and the batch is the rest
     kernel = buffer(4 * MIB, -1, 100, Category.PARAMETER, "kernel", "[16384,64]")
     images = buffer(36 * MIB, 10, 50, Category.ACTIVATION, "", "[4,2359296]")
+    flat, pooled = (TensorSpec("float32", (4, *one)) for one in ((16384,), (64, 64, 4)))
     ops = [
-        Op("pool", "MaxPool", outputs=(TensorSpec("float32", (4, 64, 64, 4)),)),
-        Op(
-            "flat", "Reshape", ("pool:0",), outputs=(TensorSpec("float32", (4, 16384)),)
-        ),
+        Op("pool", "MaxPool", outputs=(pooled,)),
+        Op("flat", "Reshape", ("pool:0",), outputs=(flat,)),
     ]
-    analysis = analysis_of(kernel, images, batch=4, layer=["dense", "pool"])
-    found = collect(with_recording(analysis, structure=build_graph_index(ops))).findings
-    assert [one.id for one in found] == ["batch-tensors", "wide-kernel"]
+    # AND the program compiles its model again, to train a loaded network
+    base = Finding(
+        id="trained-base",
+        severity=Severity.LOW,
+        title="",
+        detail="",
+        saves_bytes=5 * MIB,
+    )
+    analysis = with_recording(
+        analysis_of(kernel, images, batch=4, layer=["dense", "pool"]),
+        structure=build_graph_index(ops),
+        watch=WatchNote(step_objects=2),
+    )
+    found = collect(replace(analysis, findings=(base,))).findings
+    assert [one.id for one in found] == ["batch-tensors", "wide-kernel", base.id]
 
 
 def test_a_kernel_of_another_network_has_no_wanted_gradient() -> None:
     # GIVEN two calls' gradients of a kernel are added up, then those of a bias
     gradients = pd.DataFrame(
         {
-            "born": [10, 12, 20, 22, 40],
-            "dies": [21, 21, 60, 60, 70],
-            "shape": ["[4,4]", "[4,4]", "[4,4]", "[4]", "[4,4]"],
-            "op": ["MatMul", "MatMul", "AddN", "AddN", "MatMul"],
-            "role": ["", "", GRADIENT_ROLE, GRADIENT_ROLE, ""],
+            "born": [12, 20, 22, 40],
+            "dies": [21, 60, 60, 70],
+            "shape": ["[4,4]", "[4,4]", "[4]", "[4,4]"],
+            "op": ["MatMul", "AddN", "AddN", "MatMul"],
+            "role": ["", GRADIENT_ROLE, GRADIENT_ROLE, ""],
         }
     )
     # WHEN another network has a kernel of that shape, THEN its gradient is not the last wanted one
