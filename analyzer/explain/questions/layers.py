@@ -98,13 +98,12 @@ def _find_kernel(
 
     With them it is at least ``least_ratio`` of the peak.
     """
-    alive = analysis.alive
-    kernels = alive[alive["variable"] != ""]
+    rows = analysis.rows
+    kernels = analysis.alive[analysis.alive["variable"] != ""]
     if analysis.recording.step_config.infers:
         return  # another model, which has to learn
 
     for _, kernel in kernels.nlargest(1, "requested_bytes").iterrows():
-        rows = analysis.rows
         size = kernel["requested_bytes"]
         shape = kernel["shape"]
         is_same = rows["shape"].isin((shape, ""))
@@ -278,8 +277,8 @@ def find_calls(analysis: Analysis) -> Iterator[Finding]:
     kept = analysis.at_peak(rows[is_own])
 
     # Between two calls of a layer other ops run, such as those of a loss. Ops of one call may be equal.
-    ordered = of_category(rows, "activation").sort_values("born")["layer"]
-    outermost = ordered.str.partition("/")[0]
+    ordered = of_category(rows, "activation").sort_values("born")
+    outermost = ordered["layer"].str.partition("/")[0]
     calls = (outermost != outermost.shift()).cumsum()
     groups = kept.assign(call=calls.reindex(kept.index)).groupby(
         ["layer", "op", "requested_bytes"], observed=True

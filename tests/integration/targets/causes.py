@@ -455,8 +455,8 @@ def widened_mended():
 def accumulated(steps=4):
     """Return a model whose optimizer adds up the gradients of several steps, or not."""
     optimizer = keras.optimizers.SGD(gradient_accumulation_steps=steps)
-    layers = [keras.layers.Dense(WIDTH) for _ in range(32)]
-    return built(optimizer, "mse", keras.Input((WIDTH,), WIDTH), *layers)
+    layers = [keras.layers.Dense(256) for _ in range(64)]
+    return built(optimizer, "mse", keras.Input((256,), 320), *layers)
 
 
 def accumulated_mended():
