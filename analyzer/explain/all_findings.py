@@ -45,7 +45,6 @@ _CAUSES = (
     "input-resized",
     "product-order",
     "vectorized-loop",
-    "wide-kernel",
     "calls-in-tape",
     "recomputable",
     "one-hot",
@@ -72,12 +71,14 @@ _OF_A_STEP = (
     layers.find_kept_again,
     layers.find_calls,
     layers.find_trained_base,
+    layers.find_wide_layer,
     peak_tensors.find_whole_set,
     peak_tensors.find_eager_results,
     peak_tensors.find_batch_tensors,
     peak_tensors.find_growth,
     peak_tensors.find_workspaces,
     peak_tensors.find_state,
+    peak_tensors.find_accumulators,
     peak_tensors.find_wide_numbers,
     peak_tensors.find_whole_tables,
     peak_tensors.find_input_copies,
@@ -115,11 +116,17 @@ def collect(analysis: Analysis) -> Analysis:
     has_saving = any(one.id in _CAUSES and one.saves_bytes for one in kept)
     is_leaking = any(one.severity is Severity.HIGH for one in of_program)
 
+    # TensorFlow skips an algorithm whose workspace finds no room (``DnnScratchAllocator`` in
+    # ``conv_ops_gpu.h``), so other changes come first. A program that compiles its model again
+    # trains a loaded network on purpose.
+    watch = analysis.recording.watch
+    behind = {"workspace"}
+    if watch and watch.step_objects > 1:
+        behind.add("trained-base")
+
     def rank(one: Finding) -> tuple[bool, bool, float, bool, int]:
         is_cause = one.id in _CAUSES
-        # TensorFlow skips an algorithm whose workspace finds no room (``DnnScratchAllocator`` in
-        # ``conv_ops_gpu.h``), so other changes come first.
-        forward = is_cause - (one.id == "workspace")
+        forward = -1 if one.id in behind else is_cause
         severity = order.index(one.severity) - _AHEAD * forward
         is_growth = one.id in _ALWAYS or one.saves_bytes is None
         is_general = one not in of_program or not is_growth

@@ -284,7 +284,11 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
         check = repeat_command(report, "estimate", "--what-if", remedy)
 
     if finding.saves_bytes:
-        word = "at most" if finding.id in ("workspace", "larger-call") else "about"
+        of_compiled = (
+            "batch-tensors" if report.step.jit else ""
+        )  # XLA plans another layout
+        is_limit = finding.id in ("workspace", "larger-call", of_compiled)
+        word = "at most" if is_limit else "about"
         kind = "of state" if finding.id == "optimizer-state" else finding.saves_kind
         gain = f"saves {word} {format_bytes(finding.saves_bytes)} {kind}"
 

@@ -29,6 +29,8 @@ CAUSES = {
     "recomputable": "gated",
     "kept-again": "called looped",
     "wide-kernel": "flattened recurrent",
+    "wide-layer": "widened",
+    "accumulators": "accumulated",
     "image-tensors": "volumes",
     "one-hot": "targets words",
     "trained-base": "pretrained",

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pandas as pd
+
 from analyzer.explain.analysis import (
     Analysis,
     of_category,
@@ -28,32 +30,15 @@ from analyzer.model.recording.records import Finding
 
 _CALLS = 4  # of a layer in a step
 _LEAST_KERNEL = 0.1  # of the peak
+_LEAST_WIDE = 0.5  # of the peak
 _GATES = 4  # of an LSTM, whose kernel has their weights side by side
 _MANY_TRIPS = 256  # of a loop, such as a recurrent layer's
 
 
 def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
     """Report the kernel of a product with flattened images or sequences."""
-    alive = analysis.alive
-    kernels = alive[alive["variable"] != ""]
-    if analysis.recording.step_config.infers:
-        return  # another model, which has to learn
-
-    for kernel in kernels.nlargest(1, "requested_bytes").to_dict("records"):
-        rows = analysis.rows
-        size = kernel["requested_bytes"]
-        is_same = rows["shape"].isin((kernel["shape"], ""))
-        is_same &= rows["requested_bytes"] == size
-        # cuDNN packs a recurrent layer's weights gate by gate, and has scratch memory for them.
-        layers = {kernel["layer"], kernel["layer"].rpartition("/")[0]} - {""}
-        is_packed = rows["layer"].isin(layers)
-        is_packed &= rows["requested_bytes"] >= size // _GATES
-        same = rows[is_same | is_packed]
-        at_peak = analysis.at_peak(same)
-        if sum_requested(at_peak) < _LEAST_KERNEL * analysis.peak.requested_bytes:
-            return
-
-        length = kernel["shape"].partition(",")[0][1:]
+    for kernel, words, same in _find_kernel(analysis, _LEAST_KERNEL):
+        length = kernel.partition(",")[0][1:]
         images = {
             shape: op.source
             for op in tensors.graph.ops.values()
@@ -63,7 +48,7 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
             and tensors.size_of(f"{op.name}:0")[0]
             == f"{shape.partition(',')[0]},{length}]"
         }
-        inputs = of_category(rows, "input")["shape"]
+        inputs = of_category(analysis.rows, "input")["shape"]
         image = max(images, default="")
         if image in {"", *inputs}:
             return
@@ -71,15 +56,67 @@ def find_wide_kernel(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
         yield report_share(
             analysis,
             "wide-kernel",
-            f"{kernel['variable']} {kernel['shape']} with gradients and the optimizer's "
-            "tensors",
+            words,
             f"It multiplies all numbers of {image}. Pool first, with "
             "GlobalAveragePooling2D() (1D for a sequence) in place of Flatten(), or further "
             "MaxPooling2D(). The saving is that without these tensors.",
-            at_peak,
+            analysis.at_peak(same),
             images[image],
             saved_without_rows(analysis, same),
         )
+
+
+def find_wide_layer(analysis: Analysis) -> Iterator[Finding]:
+    """Report a hidden layer with at least as many units as the input has features."""
+    inputs = of_category(analysis.rows, "input")["shape"]
+    others = of_category(analysis.rows, "parameter")["shape"]
+
+    for kernel, words, same in _find_kernel(analysis, _LEAST_WIDE):
+        features, _, units = kernel.strip("[]").partition(",")
+        is_first = inputs.str.match(rf"\[\d+,{features}\]$").any()
+        # The last layer has a unit for each class or feature, which no other kernel reads.
+        is_read = others.str.startswith(f"[{units},") & others.ne(kernel)
+        if not is_first or not is_read.any() or int(units) < int(features):
+            return
+
+        yield report_share(
+            analysis,
+            "wide-layer",
+            words,
+            f"A hidden layer has {units} units for {features} features, and its "
+            "kernel a number for each pair. Leave the layer out, or give it fewer units, "
+            "which shrinks these tensors in proportion. The saving is that without them.",
+            same,
+            find_layer_line(analysis, same[same["variable"] != ""]),
+        )
+
+
+def _find_kernel(
+    analysis: Analysis, least_ratio: float
+) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Yield the shape and name of the largest kernel that learns, and all tensors of its size.
+
+    With them it is at least ``least_ratio`` of the peak.
+    """
+    rows = analysis.rows
+    kernels = analysis.alive[analysis.alive["variable"] != ""]
+    if analysis.recording.step_config.infers:
+        return  # another model, which has to learn
+
+    for _, kernel in kernels.nlargest(1, "requested_bytes").iterrows():
+        size = kernel["requested_bytes"]
+        shape = kernel["shape"]
+        is_same = rows["shape"].isin((shape, ""))
+        is_same &= rows["requested_bytes"] == size
+        # cuDNN packs a recurrent layer's weights gate by gate, and has scratch memory for them.
+        layers = {kernel["layer"], kernel["layer"].rpartition("/")[0]} - {""}
+        is_packed = rows["layer"].isin(layers)
+        is_packed &= rows["requested_bytes"] >= size // _GATES
+        same = rows[is_same | is_packed]
+        held = sum_requested(analysis.at_peak(same))
+        if held >= least_ratio * analysis.peak.requested_bytes:
+            words = "with gradients and the optimizer's tensors"
+            yield shape, f"{kernel['variable']} {shape} {words}", same
 
 
 def find_one_hot(analysis: Analysis, tensors: Tensors) -> Iterator[Finding]:
@@ -238,8 +275,15 @@ def find_calls(analysis: Analysis) -> Iterator[Finding]:
     rows = analysis.rows
     is_own = is_retained(rows) & (rows["layer"] != "")
     kept = analysis.at_peak(rows[is_own])
-    groups = kept.groupby(["layer", "op", "requested_bytes"], observed=True)
-    counts = groups["op"].transform("size")
+
+    # Between two calls of a layer other ops run, such as those of a loss. Ops of one call may be equal.
+    ordered = of_category(rows, "activation").sort_values("born")
+    outermost = ordered["layer"].str.partition("/")[0]
+    calls = (outermost != outermost.shift()).cumsum()
+    groups = kept.assign(call=calls.reindex(kept.index)).groupby(
+        ["layer", "op", "requested_bytes"], observed=True
+    )
+    counts = groups["call"].transform("nunique")
     kept = kept[counts >= _CALLS]
 
     if analysis.recording.structure.ops or not is_most(analysis, kept):

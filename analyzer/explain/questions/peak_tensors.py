@@ -31,7 +31,11 @@ from analyzer.explain.questions.amplification import (
 )
 from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.contract.fields import Category
-from analyzer.model.contract.run_note import LOOP_SCOPE, WatchNote
+from analyzer.model.contract.run_note import (
+    ACCUMULATOR_ROLE,
+    LOOP_SCOPE,
+    WatchNote,
+)
 from analyzer.model.graph.graph_index import Phase, is_in_gradient_scope
 from analyzer.model.recording.labels import BATCH_ROLE, ELEMENT_ROLE
 from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLES, Finding, Severity
@@ -526,6 +530,41 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
         "fewer parameters (freezing, LoRA) reduces it in proportion.",
         slots,
         saves=state // 2,
+    )
+
+
+def find_accumulators(analysis: Analysis) -> Iterator[Finding]:
+    """Report variables that add up the gradients of several steps.
+
+    Keras writes zeros into them after an update (``_backend_reset_gradient_accumulators`` in
+    ``base_optimizer.py``); those of a graph are constants.
+    """
+    rows = analysis.rows
+    is_sum = rows["role"] == ACCUMULATOR_ROLE
+    is_zeros = rows["category"] == Category.CONSTANT
+    is_zeros &= rows["shape"].isin(rows.loc[is_sum, "shape"])
+    older = rows[(is_sum | is_zeros) & (rows["born"] < analysis.first)]
+
+    held = sum_requested(analysis.at_peak(older))
+    batch = find_batch(analysis)
+    of_batch = 2 * _freed_by_half(analysis, analysis.alive, batch).sum()
+
+    # An update holds all gradients without sums too: they cost little if it is the peak.
+    if not batch or not analysis.least_bytes <= held <= 2 * of_batch:
+        return
+
+    saves = saved_without_rows(analysis, older)
+    equal = batch + batch * saves // of_batch
+
+    yield report_share(
+        analysis,
+        "accumulators",
+        "Variables that add up gradients, and their zeros",
+        "Gradient accumulation needs a sum as large as each parameter, whatever the batch. "
+        f"Without it a batch of {equal:,} examples needs as much as this step. If the "
+        "accumulated batch is no larger, train with it directly.",
+        older,
+        saves=saves,
     )
 
 

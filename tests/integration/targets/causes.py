@@ -442,6 +442,27 @@ def flattened_mended():
     return flattened(16, lambda x: tf.reduce_mean(x, (1, 2)))
 
 
+def widened(width=2048):
+    """Return an autoencoder with a first layer as wide as its features, or a narrow one."""
+    layers = [keras.layers.Dense(units) for units in (width, 32, 2048)]
+    return built("adam", "mse", keras.Input((2048,), 4), *layers)
+
+
+def widened_mended():
+    return widened(32)
+
+
+def accumulated(steps=4):
+    """Return a model whose optimizer adds up the gradients of several steps, or not."""
+    optimizer = keras.optimizers.SGD(gradient_accumulation_steps=steps)
+    layers = [keras.layers.Dense(256) for _ in range(64)]
+    return built(optimizer, "mse", keras.Input((256,), 320), *layers)
+
+
+def accumulated_mended():
+    return accumulated(None)
+
+
 def recurrent(pool=keras.layers.Flatten):
     """Return an LSTM of all numbers of images, or of their means."""
     return built(

@@ -7,12 +7,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.program_objects import (
+    _count_own_bytes,
     count_host_containers,
     find_grown_containers,
 )
@@ -167,3 +169,14 @@ def test_loops_around_different_steps_have_different_codes() -> None:
     other = list(list_codes(make_loop(test_a_search_keeps_nothing_alive)))
     assert train[0] == other[0]
     assert train[1] != other[1]
+
+
+def test_models_count_the_variables_that_no_other_model_has() -> None:
+    shared, own = (
+        SimpleNamespace(dtype="float32", shape=(size,)) for size in (1024, 256)
+    )
+    models = [
+        SimpleNamespace(variables=[shared, own]),
+        SimpleNamespace(variables=[shared]),
+    ]
+    assert _count_own_bytes(models) == 1024

@@ -15,7 +15,11 @@ from analyzer.explain.analysis import (
     saved_without,
     saved_without_rows,
 )
-from analyzer.explain.questions.amplification import Tensors, find_summands
+from analyzer.explain.questions.amplification import (
+    Tensors,
+    _last_wanted,
+    find_summands,
+)
 from analyzer.explain.questions.layers import find_calls
 from analyzer.explain.questions.peak_tensors import (
     find_batch_tensors,
@@ -37,7 +41,7 @@ from analyzer.model.contract.run_note import (
     TracedFunction,
     WatchNote,
 )
-from analyzer.model.graph.graph_index import build_graph_index
+from analyzer.model.graph.graph_index import GRADIENT_ROLE, build_graph_index
 from analyzer.model.recording.attribution import label_eager
 from analyzer.model.recording.labels import Labels
 from analyzer.model.recording.records import (
@@ -45,8 +49,10 @@ from analyzer.model.recording.records import (
     COPY_ROLE,
     EVENTS,
     Device,
+    Finding,
     Kind,
     Recording,
+    Severity,
     Step,
     conform,
 )
@@ -252,9 +258,55 @@ def test_rows_of_a_table_are_no_examples() -> None:
 
 
 def test_calls_of_a_layer_in_one_tape_can_be_made_one_by_one() -> None:
-    rows = [buffer(MIB, 10, 50, Category.ACTIVATION)] * 4
-    (found,) = find_calls(analysis_of(*rows, op=["Relu"] * 4))
+    rows = [buffer(MIB, 10 + i, 50, Category.ACTIVATION) for i in range(8)]
+    ops = ["Relu"] * 8
+    layers = ["dense", ""] * 4
+    (found,) = find_calls(analysis_of(*rows, op=ops, layer=layers))
     assert found.saves_bytes == 3 * MIB
+    # equal results of one call are no calls
+    layers = ["block", "block/dense"] * 4
+    assert not [*find_calls(analysis_of(*rows, op=ops, layer=layers))]
+
+
+def test_what_saves_more_or_is_no_fault_comes_first() -> None:
+    # GIVEN a kernel of flattened images is a tenth of the peak, and the batch is the rest
+    kernel = buffer(4 * MIB, -1, 100, Category.PARAMETER, "kernel", "[16384,64]")
+    images = buffer(36 * MIB, 10, 50, Category.ACTIVATION, "", "[4,2359296]")
+    flat, pooled = (TensorSpec("float32", (4, *one)) for one in ((16384,), (64, 64, 4)))
+    ops = [
+        Op("pool", "MaxPool", outputs=(pooled,)),
+        Op("flat", "Reshape", ("pool:0",), outputs=(flat,)),
+    ]
+    # AND the program compiles its model again, to train a loaded network
+    base = Finding(
+        id="trained-base",
+        severity=Severity.LOW,
+        title="",
+        detail="",
+        saves_bytes=5 * MIB,
+    )
+    analysis = with_recording(
+        analysis_of(kernel, images, batch=4, layer=["dense", "pool"]),
+        structure=build_graph_index(ops),
+        watch=WatchNote(step_objects=2),
+    )
+    found = collect(replace(analysis, findings=(base,))).findings
+    assert [one.id for one in found] == ["batch-tensors", "wide-kernel", base.id]
+
+
+def test_a_kernel_of_another_network_has_no_wanted_gradient() -> None:
+    # GIVEN two calls' gradients of a kernel are added up, then those of a bias
+    gradients = pd.DataFrame(
+        {
+            "born": [12, 20, 22, 40],
+            "dies": [21, 60, 60, 70],
+            "shape": ["[4,4]", "[4,4]", "[4]", "[4,4]"],
+            "op": ["MatMul", "AddN", "AddN", "MatMul"],
+            "role": ["", GRADIENT_ROLE, GRADIENT_ROLE, ""],
+        }
+    )
+    # WHEN another network has a kernel of that shape, THEN its gradient is not the last wanted one
+    assert _last_wanted(gradients) == 12
 
 
 def test_ops_of_a_function_do_not_run_from_python() -> None:
