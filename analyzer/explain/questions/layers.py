@@ -278,7 +278,7 @@ def find_calls(analysis: Analysis) -> Iterator[Finding]:
 
     # Between two calls of a layer other ops run, such as those of a loss. Ops of one call may be equal.
     ordered = of_category(rows, "activation").sort_values("born")
-    outermost = ordered["layer"].str.partition("/")[0]
+    outermost = ordered["layer"].str.extract("^([^/]*)", expand=False)
     calls = (outermost != outermost.shift()).cumsum()
     groups = kept.assign(call=calls.reindex(kept.index)).groupby(
         ["layer", "op", "requested_bytes"], observed=True
