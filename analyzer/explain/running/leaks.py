@@ -383,7 +383,8 @@ def find_larger_call(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
         return
 
     for one in watch.functions:
-        if one.called_at != watch.peak_call or not watch.step.endswith(one.name):
+        is_step = watch.step.endswith(one.name) and one.calls == watch.steps
+        if one.called_at != watch.peak_call or not is_step:
             continue
 
         first = max([retrace.step for retrace in one.retraces], default=0)

@@ -401,10 +401,12 @@ def test_a_later_phase_of_training_is_no_saving() -> None:
         name="train",
         where="a.py:9",
         called_at="a.py:2",
+        calls=9,
         retraces=(again,),
     )
     watch = WatchNote(
         step="a call of train",
+        steps=9,
         where="a.py:1",
         peak_call="a.py:2",
         own_peaks=(9 * MIB,),
