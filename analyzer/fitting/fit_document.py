@@ -232,7 +232,7 @@ def add_headline(answer: FitAnswer) -> FitAnswer:
     if answer.wanted is not None:
         verdict = "fits" if answer.wanted_fits else "does not fit"
         if answer.wanted_fits and answer.wanted > answer.safe:
-            verdict = "fits, with less than 3 % to spare"
+            verdict = "fits, but a safe one is smaller"
 
         wanted = f"{answer.noun.capitalize()} {answer.label(answer.wanted)} {verdict}."
         headline = f"{wanted} {headline}"

@@ -388,14 +388,15 @@ def find_larger_call(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
             continue
 
         first = max([retrace.step for retrace in one.retraces], default=0)
-        yield Finding(
-            id="later-steps",
-            severity=analysis.rate(saves),
-            title=f"Steps after the first {first} need {format_bytes(own_bytes)}, the traced "
-            f"ones {format_bytes(steps_bytes)} ({watch.peak_call})",
-            detail=f"This report is about the traced ones. --warmup {first + watch.warmup} "
-            "traces the others.",
-        )
+        if first > watch.warmup:
+            yield Finding(
+                id="later-steps",
+                severity=analysis.rate(saves),
+                title=f"Steps after the first {first} need {format_bytes(own_bytes)}, the "
+                f"traced ones {format_bytes(steps_bytes)} ({watch.peak_call})",
+                detail="This report is about the traced ones. "
+                f"--warmup {first + watch.warmup} traces the others.",
+            )
 
         return
 
